@@ -1,0 +1,1 @@
+"""How the processes talk: messages over sockets, bytes in shared arenas. Knows no model and no HTTP."""

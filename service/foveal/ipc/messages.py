@@ -1,0 +1,174 @@
+"""The messages between the api process and its children.
+
+They carry descriptors only: where in which arena bytes lie, never the bytes. Three arenas exist:
+`images` (api writes encoded pictures, prep reads), `rows` (prep writes uint8 patch rows, workers read) and
+`embeddings` (workers write, api reads). The api process allocates in all of them; a child writes only where
+a message told it to. Encoded as MessagePack by msgspec: typed, and no pickle.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from foveal.types import Output, PixelPlan, TokenBudget
+
+
+class Span(msgspec.Struct, frozen=True):
+    """`length` bytes from `offset` of an arena."""
+
+    offset: int
+    length: int
+
+
+# ---------------------------------------------------------------- api → prep
+
+
+class Probe(msgspec.Struct, tag=True, frozen=True):
+    """Read the header of the picture at `image`; answer `Probed` or `Refused`. Decodes nothing."""
+
+    id: int
+    image: Span
+    max_pixels: int
+
+
+class Prepare(msgspec.Struct, tag=True, frozen=True):
+    """Decode the picture at `image`, make it upright RGB over `background`, resize it as `plan` says and write
+    its patch rows (uint8 [plan.num_patches, plan.row_bytes], merge blocks in order) to `rows`.
+
+    Answer `Prepared` or `Refused`.
+    """
+
+    id: int
+    image: Span
+    rows: Span
+    plan: PixelPlan
+    background: tuple[int, int, int]
+    max_pixels: int
+
+
+# ---------------------------------------------------------------- prep → api
+
+
+class Probed(msgspec.Struct, tag=True, frozen=True):
+    """Upright size in pixels, and what the bytes are."""
+
+    id: int
+    format: str
+    width: int
+    height: int
+    seconds: float
+
+
+class Prepared(msgspec.Struct, tag=True, frozen=True):
+    """The rows are written."""
+
+    id: int
+    seconds: float
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """The picture is no good: a code of the error table and a sentence for the caller."""
+
+    id: int
+    code: str
+    message: str
+
+
+# ---------------------------------------------------------------- api → worker
+
+
+class Configure(msgspec.Struct, tag=True, frozen=True):
+    """First message to a worker: which model, how computed, which ladder."""
+
+    folder: str
+    """Checkpoint folder with config.json, and weights unless `load_format` is dummy."""
+    load_format: Literal["auto", "dummy"]
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    token_budgets: tuple[int, ...]
+    """Ascending tokens of each step; never empty."""
+    max_items: int
+    """Images that one pack may have; a step holds min(tokens, max_items)."""
+    threads: int
+    """CPU threads for torch; 0 leaves torch's own choice."""
+
+
+class PackItem(msgspec.Struct, frozen=True):
+    """One image of a pack. Grid height and width are in patches."""
+
+    rows: Span
+    grid_h: int
+    grid_w: int
+    embedding: Span
+    output: Output
+
+
+class RunPack(msgspec.Struct, tag=True, frozen=True):
+    """Encode these items together. `budget` is the step of the ladder to replay, 0 to run eager."""
+
+    id: int
+    items: tuple[PackItem, ...]
+    budget: int
+    reason: str = ""
+    """Why eager, for the metrics; empty with a budget."""
+
+
+# ---------------------------------------------------------------- worker → api
+
+
+class Progress(msgspec.Struct, tag=True, frozen=True):
+    """What a starting child does now, in words for `/ready` and the log."""
+
+    stage: str
+
+
+class WorkerReady(msgspec.Struct, tag=True, frozen=True):
+    """The model answers; these are its budgets, measured, and what it runs on."""
+
+    device: str
+    dtype: str
+    attention: str
+    budgets: tuple[TokenBudget, ...]
+    weights_bytes: int
+    buffers_bytes: int
+    load_seconds: float
+    torch_version: str
+
+
+class PackDone(msgspec.Struct, tag=True, frozen=True):
+    """The embeddings are written. Seconds of each part; `failures` lists (index of item, why)."""
+
+    id: int
+    mode: Literal["graph", "static", "eager"]
+    """graph: replayed; static: the same buffers with the forward called directly (CPU); eager: no budget."""
+    copy_in_seconds: float
+    encode_seconds: float
+    copy_out_seconds: float
+    failures: tuple[tuple[int, str], ...] = ()
+    device_bytes: int = 0
+
+
+class PackFailed(msgspec.Struct, tag=True, frozen=True):
+    """The whole pack failed; `fatal` says that the worker ends itself after this message."""
+
+    id: int
+    message: str
+    fatal: bool
+
+
+class ChildReady(msgspec.Struct, tag=True, frozen=True):
+    """A prep process has imported what it needs."""
+
+
+class StartFailed(msgspec.Struct, tag=True, frozen=True):
+    """The child cannot work as configured, and another start would not help (missing weights, no device)."""
+
+    message: str
+
+
+ToPrep = Probe | Prepare
+FromPrep = Probed | Prepared | Refused | ChildReady
+ToWorker = Configure | RunPack
+FromWorker = Progress | WorkerReady | PackDone | PackFailed | StartFailed
