@@ -48,9 +48,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigurationError(
-            f"{path} is missing: --model wants a Hugging Face checkpoint folder"
-        ) from None
+        raise ConfigurationError(f"{path} is missing: --model wants a Hugging Face checkpoint folder") from None
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
@@ -79,9 +77,7 @@ def dtype_of(checkpoint: Checkpoint) -> DType:
     places = [config, config.get("text_config") or {}, config.get("vision_config") or {}]
     found = next((p[k] for p in places for k in ("dtype", "torch_dtype") if p.get(k)), "float32")
     if found not in get_args(DType):
-        raise ConfigurationError(
-            f"{checkpoint.folder}/config.json has dtype {found!r}; known: {get_args(DType)}"
-        )
+        raise ConfigurationError(f"{checkpoint.folder}/config.json has dtype {found!r}; known: {get_args(DType)}")
     return cast(DType, found)
 
 
@@ -89,7 +85,5 @@ def triple(checkpoint: Checkpoint, key: str) -> tuple[float, float, float]:
     """A normalisation constant per channel, from the checkpoint's own file."""
     values = checkpoint.processor.get(key)
     if not isinstance(values, list) or len(values) != 3:
-        raise ConfigurationError(
-            f"{checkpoint.folder}/preprocessor_config.json has no {key!r} of three numbers"
-        )
+        raise ConfigurationError(f"{checkpoint.folder}/preprocessor_config.json has no {key!r} of three numbers")
     return float(values[0]), float(values[1]), float(values[2])

@@ -34,9 +34,7 @@ class SmartResize:
         """The largest area that gives at most this many tokens."""
         return tokens * self.factor**2
 
-    def plan(
-        self, width: int, height: int, min_pixels: int | None = None, max_pixels: int | None = None
-    ) -> PixelPlan:
+    def plan(self, width: int, height: int, min_pixels: int | None = None, max_pixels: int | None = None) -> PixelPlan:
         """The resized size; a bound that the caller names wins over the checkpoint's other bound.
 
         Raises AspectRatio above 200 to 1.

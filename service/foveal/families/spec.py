@@ -20,9 +20,7 @@ class ResizeRule(Protocol):
     def max_pixels(self) -> int:
         """Larger pictures are shrunk to this area."""
 
-    def plan(
-        self, width: int, height: int, min_pixels: int | None = None, max_pixels: int | None = None
-    ) -> PixelPlan:
+    def plan(self, width: int, height: int, min_pixels: int | None = None, max_pixels: int | None = None) -> PixelPlan:
         """The resized size and grid; raises AspectRatio where the reference processor refuses the shape."""
 
     def pixels_for_tokens(self, tokens: int) -> int:

@@ -71,9 +71,7 @@ class FreeList:
         i = bisect.bisect(self._starts, offset)
         before_end = self._starts[i - 1] + self._lengths[i - 1] if i else 0
         after = self._starts[i] if i < len(self._starts) else self.size
-        assert before_end <= offset and offset + length <= after, (
-            "a free block was freed again: this is a bug"
-        )
+        assert before_end <= offset and offset + length <= after, "a free block was freed again: this is a bug"
         self.used -= length
         self._starts.insert(i, offset)
         self._lengths.insert(i, length)

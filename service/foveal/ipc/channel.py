@@ -69,9 +69,7 @@ class Channel(Generic[Received]):
 class AsyncChannel(Generic[Sent, Received]):
     """The parent's end, on the loop. Writes never wait: a child has few messages outstanding."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, receives: type[Received]
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, receives: type[Received]) -> None:
         self._reader, self._writer = reader, writer
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(receives)
