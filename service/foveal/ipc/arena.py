@@ -11,6 +11,7 @@ import bisect
 import mmap
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -108,27 +109,34 @@ class Arena(MappedArena):
         super().__init__(self.fd)
         self.name = name
         self._free = FreeList(size)
+        self._returned: deque[tuple[int, int]] = deque()
         self._released: Callable[[], None] = lambda: None
 
     @property
     def used(self) -> int:
         """Bytes that are taken now, rounding included."""
+        self._collect()
         return self._free.used
 
     def on_release(self, call: Callable[[], None]) -> None:
-        """Have `call` run whenever bytes come back. It may run inside any statement that drops a view."""
+        """Have `call` run whenever bytes come back: in any thread, inside any statement that drops a view."""
         self._released = call
 
     def allocate(self, length: int) -> Block:
         """A block of `length` bytes; raises ArenaFull when there is no room now."""
+        self._collect()
         padded = max(1, -(-length // ALIGNMENT)) * ALIGNMENT
         offset = self._free.take(padded)
-        span = Span(offset, length)
         # frombuffer makes an array whose base is not another array, so that views of views refer to this very one
         view: Bytes = np.frombuffer(self.map, np.uint8, count=length, offset=offset)
         weakref.finalize(view, self._release, offset, padded).atexit = False
-        return Block(view, span)
+        return Block(view, Span(offset, length))
 
     def _release(self, offset: int, padded: int) -> None:
-        self._free.give_back(offset, padded)
+        # A finalizer may run in the middle of take(), when the garbage collector starts there: only note it here.
+        self._returned.append((offset, padded))
         self._released()
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._free.give_back(*self._returned.popleft())

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from foveal.ipc.arena import MappedArena
 from foveal.ipc.channel import Channel
+from foveal.logs import set_up
 
 Received = TypeVar("Received")
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +29,10 @@ def join_parent(
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor of the socket")
     for name in arena_names:
         parser.add_argument(f"--{name}", type=int, required=True, help=f"file descriptor of the {name} arena")
+    parser.add_argument("--log-level", default="info", help="least level that is logged")
+    parser.add_argument("--log-format", default="json", choices=("json", "text"), help="form of the log lines")
     args = vars(parser.parse_args())
+    set_up(args["log_level"], args["log_format"])
     die_with_parent()
     channel: Channel[Received] = Channel(socket.socket(fileno=args["socket"]), receives)
     return channel, {name: MappedArena(args[name]) for name in arena_names}

@@ -156,6 +156,7 @@ class PackFailed(msgspec.Struct, tag=True, frozen=True):
     id: int
     message: str
     fatal: bool
+    device_bytes: int = 0
 
 
 class ChildReady(msgspec.Struct, tag=True, frozen=True):

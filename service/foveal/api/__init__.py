@@ -1,0 +1,1 @@
+"""HTTP: routes, bodies, answers, errors, health, metrics. The only folder with FastAPI; knows no picture format."""

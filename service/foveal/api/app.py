@@ -1,0 +1,37 @@
+"""`create_app`: assembles routes, error table and middleware; decides nothing."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from foveal import __version__
+from foveal.api import describe, encode
+from foveal.api.context import Server
+from foveal.api.errors import on_foveal_error, on_http_exception
+from foveal.api.middleware import RequestMiddleware
+from foveal.api.openapi import EMBEDDINGS, ENCODE, ERRORS
+from foveal.errors import FovealError
+
+
+def create_app(server: Server) -> FastAPI:
+    """The ASGI application of one server."""
+    app = FastAPI(title="foveal", version=__version__, description="Images in, vision-encoder embeddings out.")
+    app.state.server = server
+    app.add_exception_handler(FovealError, on_foveal_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    for path, work, extra in (("/encode", encode.encode, ENCODE), ("/v1/embeddings", encode.embeddings, EMBEDDINGS)):
+        app.add_api_route(
+            path, work, methods=["POST"], response_model=None, responses=dict(ERRORS), openapi_extra=extra
+        )
+    for path, endpoint in {
+        "/live": describe.live,
+        "/ready": describe.ready,
+        "/health": describe.ready,
+        "/info": describe.info,
+        "/metrics": describe.metrics,
+        "/v1/models": describe.models,
+    }.items():
+        app.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+    app.add_middleware(RequestMiddleware, server=server, router=app.router)
+    return app

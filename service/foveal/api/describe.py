@@ -1,0 +1,128 @@
+"""The routes that describe the server: /live, /ready, /health, /info, /v1/models, /metrics. None waits for work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from foveal import __version__
+from foveal.api.context import Server, context_of, server_of
+from foveal.api.errors import error_response
+from foveal.api.keys import require_key
+from foveal.engine.assembly import Service
+from foveal.errors import Draining, Unavailable
+from foveal.families.spec import ModelSpec
+
+_STARTED = int(time.time())
+_LIMITS = (
+    "max_body_bytes",
+    "max_images_per_request",
+    "max_image_pixels",
+    "max_image_tokens",
+    "max_queue_tokens",
+    "max_inflight_bytes",
+    "max_items_per_pack",
+    "max_wait_ms",
+    "cache_bytes",
+    "request_timeout_seconds",
+    "drain_seconds",
+    "ready_quorum",
+)
+
+
+async def live(request: Request) -> Response:
+    """200 while the process runs."""
+    return JSONResponse({"status": "live"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when the quorum of workers is warmed and the server is not draining; else 503 with the reason."""
+    server = server_of(request)
+    context = context_of(request)
+    context.body_is_read = True
+    if server.is_draining:
+        return error_response(context, Draining("shutting down"))
+    if server.service is None:
+        return error_response(context, Unavailable(f"not ready: {server.waits_for}", retry_after=1.0))
+    pool, prep = server.service.pool, server.service.prep
+    if not pool.is_ready:
+        return error_response(context, Unavailable(f"not ready: {pool.waits_for()}", retry_after=1.0))
+    if not prep.num_ready:
+        return error_response(context, Unavailable("not ready: no prep process has started", retry_after=1.0))
+    return JSONResponse({"status": "ready", "workers": pool.num_ready})
+
+
+async def models(request: Request) -> Response:
+    """OpenAI's list, with the one model."""
+    server = server_of(request)
+    require_key(request, server.keys)
+    name = _known(server).engine.spec.name
+    entry = {"id": name, "object": "model", "created": _STARTED, "owned_by": "foveal"}
+    return JSONResponse({"object": "list", "data": [entry]})
+
+
+async def info(request: Request) -> Response:
+    """Model, limits, budgets with cost, workers, cache, versions."""
+    server = server_of(request)
+    require_key(request, server.keys)
+    service = _known(server)
+    ladder = next((w.ladder.budgets for w in service.pool.workers if w.ready), ())
+    budgets = [{"tokens": b.tokens, "items": b.items, "milliseconds": b.milliseconds, "bytes": b.bytes} for b in ladder]
+    return JSONResponse(
+        {
+            **_model(service.engine.spec),
+            "limits": {name: getattr(server.settings, name) for name in _LIMITS},
+            "budgets": budgets,
+            "workers": [worker.shown() for worker in service.pool.workers],
+            "prep_workers": service.prep.shown(),
+            "cache": service.engine.cache.shown(),
+            "versions": _versions(),
+        }
+    )
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus text."""
+    body = generate_latest(server_of(request).metrics.registry)
+    return Response(body, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def _known(server: Server) -> Service:
+    if server.service is None:
+        raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=1.0)
+    return server.service
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "model": spec.name,
+        "family": spec.family,
+        "architecture": spec.architecture,
+        "revision": spec.revision,
+        "weights": "dummy" if spec.dummy_weights else "checkpoint",
+        "dtype": spec.dtype,
+        "width": spec.width,
+        "pooled_width": spec.pooled_width,
+        "levels": [{"name": level.name, "start": level.start, "stop": level.stop} for level in spec.levels],
+        "outputs": {kind: spec.row_meaning[kind] for kind in spec.outputs},
+        "default_output": spec.default_output,
+        "patch_size": spec.patch_size,
+        "merge_size": spec.merge_size,
+        "min_pixels": spec.rule.min_pixels,
+        "max_pixels": spec.rule.max_pixels,
+    }
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "pillow", "numpy", "fastapi", "uvicorn")
+    return {
+        "foveal": __version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in names},
+    }

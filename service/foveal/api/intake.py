@@ -1,0 +1,97 @@
+"""From a body to images and options: raw, multipart or JSON, as Content-Type says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+from foveal.api.base64s import image_of_text
+from foveal.api.multipart import read_form, too_many_images
+from foveal.api.options import Options, read_options
+from foveal.errors import FovealError, InvalidRequest, Undecodable, UrlForbidden
+
+Item = TypeVar("Item")
+_KINDS = "send image/*, application/octet-stream, multipart/form-data or application/json"
+
+
+@dataclass(frozen=True)
+class Intake:
+    """A request's images, as sent, in order, and its options."""
+
+    images: list[bytes]
+    options: Options
+
+
+def read_intake(body: bytes, content_type: str, query: Mapping[str, str], max_images: int) -> Intake:
+    """Take the body apart; raises InvalidRequest, BadBase64, TooLarge, UrlForbidden, Undecodable."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind.startswith("image/") or kind in ("application/octet-stream", ""):
+        options = read_options(query)
+        if not body:
+            raise Undecodable("the body is empty: no image was sent", param="images[0]")
+        return Intake([body], options)
+    if kind == "multipart/form-data":
+        form = read_form(body, content_type, max_images)
+        return Intake(_some(form.files, max_images), read_options(query, form.fields))
+    if kind == "application/json":
+        content = read_object(body)
+        images = images_of(content.pop("images", None), "images", max_images)
+        return Intake(images, read_options(query, content))
+    raise InvalidRequest(f"bodies of type {kind[:100]!r} are not read; {_KINDS}")
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object; raises InvalidRequest."""
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is no JSON: {error.msg}") from None
+    if not isinstance(content, dict):
+        raise InvalidRequest('the body is no JSON object; send {"images": [...]}')
+    return content
+
+
+def images_of(items: object, param: str, max_images: int) -> list[bytes]:
+    """The bytes of each JSON item; an error names the item as `param[i]`."""
+    if not isinstance(items, list):
+        raise InvalidRequest(f"{param} must be a list of images", param=param)
+    images: list[bytes] = []
+    for i, item in enumerate(_some(items, max_images, param)):
+        try:
+            images.append(image_of_text(_text_of(item)))
+        except FovealError as error:
+            raise error.at(f"{param}[{i}]") from None
+    return images
+
+
+def _some(items: list[Item], max_images: int, param: str = "images") -> list[Item]:
+    if not items:
+        raise InvalidRequest(f"the request has no image: {param} is empty", param=param)
+    if len(items) > max_images:
+        raise too_many_images(max_images)
+    return items
+
+
+def _text_of(item: object) -> str:
+    """Base64 or data-URI text of an item; raises UrlForbidden for anything that would have to be fetched."""
+    if isinstance(item, dict):
+        item = _inner(item)
+    if not isinstance(item, str):
+        raise InvalidRequest('an image is base64 text, a data-URI, {"url": ...}, {"data": ...} or an image_url part')
+    scheme, colon, _ = item[:64].partition(":")
+    if colon and scheme.lower() != "data" and "," not in scheme:
+        raise UrlForbidden("this server fetches no URLs; send the image itself as base64, a data-URI or a file")
+    return item
+
+
+def _inner(item: dict[str, Any]) -> object:
+    """What an object item points at: OpenAI's image part, {"url": ...} or {"data": ...}."""
+    if item.get("type") == "image_url" or "image_url" in item:
+        part = item.get("image_url")
+        return part.get("url") if isinstance(part, dict) else part
+    if "url" in item:
+        return item["url"]
+    return item.get("data")

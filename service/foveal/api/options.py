@@ -1,0 +1,88 @@
+"""The options of `POST /encode`, the same in the query, in form fields and in JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from foveal.engine.items import Wishes
+from foveal.errors import InvalidRequest, ModelNotFound
+from foveal.families.spec import ModelSpec
+from foveal.types import DType, Output, OutputKind
+
+COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0)}
+
+
+def _no_bool(value: object) -> object:
+    """JSON's true is no number."""
+    if isinstance(value, bool):
+        raise ValueError("Input should be a whole number")
+    return value
+
+
+Pixels = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Colour = Annotated[str, StringConstraints(pattern=r"^(white|black|#[0-9A-Fa-f]{6})$")]
+
+
+class Options(BaseModel):
+    """What a caller may ask for. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = Field(None, description="the served model's name; another is 404")
+    output: OutputKind | None = Field(None, description="rows for the language model, or one pooled row")
+    dtype: DType | None = Field(None, description="of the answer; default: the model's")
+    normalize: bool = Field(False, description="unit length; pooled only")
+    min_pixels: Pixels | None = Field(None, description="enlarge smaller pictures to this area")
+    max_pixels: Pixels | None = Field(None, description="shrink larger pictures to this area")
+    background: Colour = Field("white", description="under transparent parts: white, black or #rrggbb")
+    oversize: Literal["reject", "downscale"] = Field("reject", description="for pictures above --max-image-tokens")
+    encoding_format: Literal["base64", "float"] = Field("base64", description="of embeddings in JSON answers")
+    priority: Annotated[int, BeforeValidator(_no_bool)] = Field(0, description="larger first")
+
+
+def read_options(*sources: Mapping[str, Any]) -> Options:
+    """Options from the query and the body; later sources win. Raises InvalidRequest naming the option."""
+    merged = {name: value for source in sources for name, value in source.items()}
+    try:
+        return Options.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else None
+        raise InvalidRequest(_sentence(name, first["type"], first["msg"]), param=name) from None
+
+
+def _sentence(name: str | None, kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"there is no option {name!r}; options are {', '.join(Options.model_fields)}"
+    if name == "background":
+        return "background: say white, black or #rrggbb"
+    return f"{name}: {re.sub('^Value error, ', '', message)}"
+
+
+def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
+    """What the engine is asked for; raises ModelNotFound or InvalidRequest."""
+    if options.model is not None and options.model != spec.name:
+        raise ModelNotFound(f"this server serves {spec.name!r}, not {options.model!r}; see /v1/models", param="model")
+    kind = options.output or spec.default_output
+    if kind not in spec.outputs:
+        raise InvalidRequest(f"output: {spec.name} has {', '.join(spec.outputs)}, not {kind}", param="output")
+    if options.normalize and kind != "pooled":
+        raise InvalidRequest("normalize: only pooled embeddings can be; add output=pooled", param="normalize")
+    if options.min_pixels and options.max_pixels and options.min_pixels > options.max_pixels:
+        raise InvalidRequest("min_pixels is above max_pixels; swap them or drop one", param="min_pixels")
+    return Wishes(
+        output=Output(kind, options.dtype or spec.dtype, options.normalize),
+        min_pixels=options.min_pixels,
+        max_pixels=options.max_pixels,
+        background=COLOURS.get(options.background) or _rgb(options.background),
+        downscale=options.oversize == "downscale",
+        priority=options.priority,
+    )
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

@@ -1,0 +1,28 @@
+"""`foveal serve`: every setting as a flag, then the server."""
+
+from __future__ import annotations
+
+import argparse
+
+from foveal.logs import set_up
+from foveal.settings import add_flags, read_settings
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The flags of the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="run the encoding server",
+        description="Run the encoding server. Every setting is also a variable FOVEAL_* and a key of --config.",
+        allow_abbrev=False,
+    )
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; raises ConfigurationError."""
+    settings = read_settings(args)
+    set_up(settings.log_level, settings.log_format)
+    from foveal.api.server import serve
+
+    return serve(settings)

@@ -1,0 +1,175 @@
+"""`Gate`: decides at the door, by tokens and bytes, before work is done.
+
+A request is a `Visit`. Its body counts as it arrives, its images count once their headers tell tokens and bytes.
+A request that already has images in flight waits for its own to finish rather than being refused half done; one
+that would be the straw that breaks the limit is told 503 at once, with a Retry-After from measured speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from foveal.errors import Draining, Overloaded, TooLarge
+from foveal.metrics import Metrics
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+SPEED_MEMORY_SECONDS = 10.0
+
+
+class Speed:
+    """Tokens a second of the last seconds, forgetting exponentially."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tokens = 0.0
+        self._at = self._since = clock()
+
+    def count(self, tokens: int) -> None:
+        """Note that tokens were encoded."""
+        now = self._clock()
+        self._tokens = self._tokens * math.exp((self._at - now) / SPEED_MEMORY_SECONDS) + tokens
+        self._at = now
+
+    def seconds_for(self, tokens: int) -> float:
+        """Time that this many tokens take at the measured speed; 1 s before anything was measured."""
+        window = min(SPEED_MEMORY_SECONDS, max(self._clock() - self._since, 1.0))
+        return tokens * window / self._tokens if self._tokens > 0 else 1.0
+
+
+class Gate:
+    """Tokens and bytes of all open requests, and whether new ones are let in."""
+
+    def __init__(self, max_tokens: int, max_bytes: int, metrics: Metrics) -> None:
+        self.max_tokens, self.max_bytes = max_tokens, max_bytes
+        self.is_draining = False
+        self.speed = Speed()
+        self._metrics = metrics
+        self._tokens = self._bytes = self._items = self._visits = 0
+        self._changed = asyncio.Event()
+
+    def visit(self) -> Visit:
+        """Let a request in; raises Draining."""
+        if self.is_draining:
+            self._metrics.admission_rejections.labels("draining").inc()
+            raise Draining("this server is shutting down; send the request to another instance or try again")
+        return Visit(self)
+
+    async def until_empty(self) -> None:
+        """Wait until no request is open."""
+        while self._visits:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def until_changed(self) -> None:
+        """Wait until something was given back."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def fits(self, tokens: int, num_bytes: int) -> bool:
+        """True if this much more may be in flight."""
+        return self._tokens + tokens <= self.max_tokens and self._bytes + num_bytes <= self.max_bytes
+
+    def overloaded(self, tokens: int) -> Overloaded:
+        """The refusal, counted, with the time after which trying again makes sense."""
+        reason = "tokens" if self._tokens + tokens > self.max_tokens else "bytes"
+        self._metrics.admission_rejections.labels(reason).inc()
+        setting = "--max-queue-tokens" if reason == "tokens" else "--max-inflight-bytes"
+        wait = min(max(self.speed.seconds_for(self._tokens), 1.0), MAX_RETRY_AFTER_SECONDS)
+        return Overloaded(
+            f"the server holds as many {reason} as {setting} allows; try again in {math.ceil(wait)} s",
+            retry_after=wait,
+        )
+
+    def add(self, tokens: int = 0, num_bytes: int = 0, items: int = 0, visits: int = 0) -> None:
+        """Take on more, or less where numbers are negative."""
+        self._tokens += tokens
+        self._bytes += num_bytes
+        self._items += items
+        self._visits += visits
+        self._metrics.inflight_bytes.set(self._bytes)
+        self._metrics.inflight_items.set(self._items)
+        self._changed.set()
+
+
+class Visit:
+    """One open request; a context manager that gives everything back at its end."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._held_bytes = 0
+        self._answer_bytes = 0
+        self._running = 0
+
+    def __enter__(self) -> Self:
+        self._gate.add(visits=1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gate.add(num_bytes=-self._held_bytes, visits=-1)
+        self._held_bytes = 0
+
+    def hold_body(self, num_bytes: int) -> None:
+        """Count body bytes as they arrive; raises Overloaded."""
+        if not self._gate.fits(0, num_bytes):
+            raise self._gate.overloaded(0)
+        self._hold(num_bytes)
+
+    def hold_answer(self, num_bytes: int) -> None:
+        """Keep counting an embedding that was encoded, until the answer is sent."""
+        self._hold(num_bytes)
+
+    async def admit(self, tokens: int, work_bytes: int, answer_bytes: int) -> Place:
+        """Wait for or be refused a place for one image; raises Overloaded or TooLarge."""
+        total = work_bytes + answer_bytes
+        self._answer_bytes += answer_bytes
+        if max(total, self._answer_bytes) > self._gate.max_bytes:
+            raise TooLarge(
+                f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "
+                "send fewer or smaller images"
+            )
+        while not self._gate.fits(tokens, total):
+            if not self._running:
+                raise self._gate.overloaded(tokens)
+            await self._gate.until_changed()
+        self._running += 1
+        return Place(self._gate, self, tokens, total)
+
+    def left(self) -> None:
+        """One of this request's images is no longer in flight."""
+        self._running -= 1
+
+    def _hold(self, num_bytes: int) -> None:
+        self._held_bytes += num_bytes
+        self._gate.add(num_bytes=num_bytes)
+
+
+class Place:
+    """One admitted image: counted until `leave`, which may be called again without effect."""
+
+    def __init__(self, gate: Gate, visit: Visit, tokens: int, num_bytes: int) -> None:
+        self._gate, self._visit = gate, visit
+        self._tokens, self._bytes = tokens, num_bytes
+        self._is_left = False
+        gate.add(tokens, num_bytes, items=1)
+
+    def leave(self) -> None:
+        """Give the tokens and bytes back."""
+        if not self._is_left:
+            self._is_left = True
+            self._visit.left()
+            self._gate.add(-self._tokens, -self._bytes, items=-1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()

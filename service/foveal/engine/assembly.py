@@ -1,0 +1,103 @@
+"""Builds the engine of one server from its settings: arenas, child programs, ladder, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from foveal.engine.admission import Gate
+from foveal.engine.batcher import Batcher
+from foveal.engine.cache import EncoderCache
+from foveal.engine.child import Program
+from foveal.engine.devices import worker_places
+from foveal.engine.engine import Engine, Memory
+from foveal.engine.ladder import inferred_budgets
+from foveal.engine.memory import Allocator
+from foveal.engine.pool import Pool
+from foveal.engine.prep import PrepPool
+from foveal.errors import ConfigurationError
+from foveal.families.spec import ModelSpec
+from foveal.ipc.arena import Arena
+from foveal.ipc.messages import Configure
+from foveal.metrics import Metrics
+from foveal.settings import Settings
+from foveal.types import Output
+
+MAX_PREP_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Service:
+    """The running parts of one server."""
+
+    engine: Engine
+    pool: Pool
+    prep: PrepPool
+
+    async def run(self) -> None:
+        """Keep all children running until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pool.run())
+            group.create_task(self.prep.run())
+
+    async def stop(self) -> None:
+        """End all children."""
+        await asyncio.gather(self.pool.stop(), self.prep.stop())
+
+
+def check(settings: Settings, spec: ModelSpec) -> None:
+    """Refuse settings that this model cannot work with; raises ConfigurationError."""
+    tokens = settings.max_image_tokens
+    largest = spec.embedding_bytes(Output("tokens", "float32"), tokens)
+    largest += tokens * spec.merge_size**2 * 3 * spec.patch_size**2
+    if largest > settings.max_inflight_bytes:
+        raise ConfigurationError(
+            f"an image of --max-image-tokens {tokens} takes {largest} bytes with {spec.name}, more than "
+            f"--max-inflight-bytes {settings.max_inflight_bytes}; raise the one or lower the other"
+        )
+
+
+def assemble(settings: Settings, spec: ModelSpec, metrics: Metrics, environment: dict[str, str]) -> Service:
+    """All parts, not yet running. Must be called on the loop; raises ConfigurationError."""
+    check(settings, spec)
+    images, rows = (Arena(name, settings.max_inflight_bytes) for name in ("images", "rows"))
+    embeddings = Arena("embeddings", settings.max_inflight_bytes + settings.cache_bytes)
+    cache = EncoderCache(settings.cache_bytes, metrics)
+    memory = Memory(Allocator(images), Allocator(rows), Allocator(embeddings, cache.evict))
+    gate = Gate(settings.max_queue_tokens, settings.max_inflight_bytes, metrics)
+    prep = _prep_pool(settings, {"images": images, "rows": rows}, metrics, environment)
+    pool = _worker_pool(settings, spec, {"rows": rows, "embeddings": embeddings}, metrics, environment)
+    engine = Engine(spec, settings.max_image_tokens, gate, cache, memory, prep, pool, metrics)
+    return Service(engine, pool, prep)
+
+
+def _prep_pool(settings: Settings, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]) -> PrepPool:
+    size = settings.prep_workers or min(len(os.sched_getaffinity(0)), MAX_PREP_WORKERS)
+    program = Program("foveal.vision", arenas, environment, settings.log_level, settings.log_format)
+    return PrepPool(size, program, settings.max_image_pixels, metrics)
+
+
+def _worker_pool(
+    settings: Settings, spec: ModelSpec, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]
+) -> Pool:
+    placement = worker_places(settings, environment)
+    if settings.ready_quorum > len(placement.places):
+        raise ConfigurationError(
+            f"--ready-quorum {settings.ready_quorum} can never be reached with {len(placement.places)} workers"
+        )
+    configure = Configure(
+        folder=str(spec.folder),
+        load_format="dummy" if spec.dummy_weights else "auto",
+        device=placement.device,
+        dtype=settings.dtype,
+        token_budgets=settings.token_budgets or inferred_budgets(settings.max_image_tokens),
+        max_items=settings.max_items_per_pack,
+        threads=placement.threads,
+    )
+    programs = [
+        (place, Program("foveal.gpu", arenas, place.environment, settings.log_level, settings.log_format))
+        for place in placement.places
+    ]
+    batcher = Batcher(settings.max_wait_ms / 1000, metrics)
+    return Pool(programs, configure, settings.ready_quorum, batcher, metrics)

@@ -1,0 +1,160 @@
+"""`Batcher`: the queue between prepared items and workers.
+
+Entries wait here until a worker can take a pack; then packing chooses from all that wait. Whoever takes entries
+settles them: each future is resolved exactly once, also when a worker dies or a pack fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from foveal.engine.items import Entry, Item, Timings
+from foveal.engine.packing import next_pack
+from foveal.engine.worker import SentPack, Worker
+from foveal.errors import FovealError, Unavailable
+from foveal.ipc.messages import PackDone, PackFailed
+from foveal.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Batcher:
+    """Collects the items of all callers and keeps the workers busy."""
+
+    def __init__(self, max_wait_seconds: float, metrics: Metrics) -> None:
+        self._max_wait = max_wait_seconds
+        self._metrics = metrics
+        self._queue: list[Entry] = []
+        self._workers: Sequence[Worker] = ()
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def serve(self, workers: Sequence[Worker]) -> None:
+        """The workers that packs go to."""
+        self._workers = workers
+
+    async def encode(self, item: Item, priority: int) -> Timings:
+        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`."""
+        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), priority)
+        self._queue.append(entry)
+        self.pump()
+        try:
+            return await entry.done
+        finally:
+            self._show()
+
+    def pump(self) -> None:
+        """Give every worker that can take one its next pack. Decides without awaiting."""
+        self._queue = [entry for entry in self._queue if entry.is_wanted]
+        if not any(worker.is_hopeful for worker in self._workers):
+            self._give_up()
+        while self._queue and (worker := self._next_worker()) is not None:
+            now = time.monotonic()
+            if self._collects(worker, now):
+                break
+            pack = next_pack(self._queue, worker.ladder, now)
+            if pack is None:
+                break
+            entries = tuple(self._queue[i] for i in pack.members)
+            taken = set(pack.members)
+            self._queue = [entry for i, entry in enumerate(self._queue) if i not in taken]
+            cost = pack.budget.milliseconds if pack.budget else float(pack.num_tokens)
+            worker.send(SentPack(entries, pack.num_tokens, pack.budget, pack.reason, now, cost))
+        self._show()
+
+    def settle(self, worker: Worker, pack: SentPack, result: PackDone | PackFailed | None) -> None:
+        """Resolve the futures of a pack: done, failed, or lost with its worker (None)."""
+        match result:
+            case PackDone():
+                self._count(worker, pack, result)
+                self._settle_done(pack, result)
+            case PackFailed():
+                log.error("pack failed", extra={"worker": worker.name, "reason": result.message})
+                self._run_apart(pack.entries)
+            case None:
+                self._run_elsewhere(pack.entries)
+
+    def _settle_done(self, pack: SentPack, result: PackDone) -> None:
+        failures = dict(result.failures)
+        for i, entry in enumerate(pack.entries):
+            if not entry.is_wanted:
+                continue
+            if i in failures:
+                log.error("item failed", extra={"reason": failures[i]})
+                entry.done.set_exception(FovealError(failures[i]))
+                continue
+            waited = pack.sent - entry.arrival
+            entry.done.set_result(
+                Timings(
+                    queue=waited,
+                    copy_in=result.copy_in_seconds,
+                    encode=result.encode_seconds,
+                    copy_out=result.copy_out_seconds,
+                )
+            )
+
+    def _run_apart(self, entries: Sequence[Entry]) -> None:
+        """Halve the company of a failed pack until the guilty item stands alone and fails alone."""
+        if len(entries) == 1:
+            if entries[0].is_wanted:
+                entries[0].done.set_exception(FovealError("encoding this image failed on the worker; see its log"))
+            return
+        for entry in entries:
+            entry.max_company = len(entries) // 2
+        self._queue[:0] = entries
+
+    def _run_elsewhere(self, entries: Sequence[Entry]) -> None:
+        """Queue a lost worker's entries again, once."""
+        for entry in entries:
+            entry.lost_with += 1
+            if entry.lost_with > 1 and entry.is_wanted:
+                entry.done.set_exception(Unavailable("the workers that encoded this image were lost; try again"))
+        self._queue[:0] = entries
+
+    def _give_up(self) -> None:
+        """Tell everyone who waits that no worker is expected back."""
+        for entry in self._queue:
+            entry.done.set_exception(Unavailable("no worker is left to encode this image; try again later"))
+        self._queue = []
+
+    def _next_worker(self) -> Worker | None:
+        """The worker with the least outstanding time that can take a pack; ties rotate."""
+        able = [worker for worker in self._workers if worker.can_take]
+        if not able:
+            return None
+        self._turn += 1
+        rotated = able[self._turn % len(able) :] + able[: self._turn % len(able)]
+        return min(rotated, key=lambda worker: worker.outstanding_milliseconds)
+
+    def _collects(self, worker: Worker, now: float) -> bool:
+        """True while --max-wait-ms lets more arrive; wakes up when it is over."""
+        oldest = min(entry.arrival for entry in self._queue)
+        tokens = sum(entry.num_tokens for entry in self._queue)
+        left = oldest + self._max_wait - now
+        if self._max_wait <= 0 or left <= 0 or tokens >= worker.ladder.max_tokens:
+            return False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(left, self.pump)
+        return True
+
+    def _count(self, worker: Worker, pack: SentPack, result: PackDone) -> None:
+        m = self._metrics
+        m.packs.labels(worker.name, result.mode, pack.reason).inc()
+        m.pack_items.observe(len(pack.entries))
+        m.pack_tokens.observe(pack.num_tokens)
+        m.tokens.inc(pack.num_tokens)
+        m.patches.inc(sum(entry.item.num_patches for entry in pack.entries))
+        if pack.budget is not None:
+            m.padding_tokens.inc(pack.budget.tokens - pack.num_tokens)
+            m.pack_fill_ratio.observe(pack.num_tokens / pack.budget.tokens)
+            if result.mode == "graph":
+                m.graph_replays.labels(worker.name, str(pack.budget.tokens)).inc()
+
+    def _show(self) -> None:
+        waiting = [entry for entry in self._queue if entry.is_wanted]
+        self._metrics.queue_items.set(len(waiting))
+        self._metrics.queue_tokens.set(sum(entry.num_tokens for entry in waiting))

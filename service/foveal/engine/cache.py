@@ -1,0 +1,114 @@
+"""The encoder cache: finished embeddings by content, bounded in bytes; and the flights of those not finished.
+
+An embedding in the cache is the very block that the worker wrote and that answers are sent from: a hit copies
+nothing. Keys come from `content_key`, which covers the bytes and all that decides the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from foveal.engine.items import Encoded
+from foveal.metrics import Metrics
+
+Result = TypeVar("Result")
+Key = tuple[object, ...]
+
+
+class EncoderCache:
+    """Least recently used embeddings leave first. What is larger than the whole cache is not taken."""
+
+    def __init__(self, max_bytes: int, metrics: Metrics) -> None:
+        self.max_bytes = max_bytes
+        self._entries: OrderedDict[Key, Encoded] = OrderedDict()
+        self._bytes = 0
+        self._metrics = metrics
+
+    def get(self, key: Key) -> Encoded | None:
+        """The embedding of `key`, now the most recently used."""
+        found = self._entries.get(key)
+        if found is None:
+            self._metrics.cache_misses.inc()
+            return None
+        self._entries.move_to_end(key)
+        self._metrics.cache_hits.inc()
+        return found
+
+    def put(self, key: Key, encoded: Encoded) -> None:
+        """Keep an embedding, unless it could never fit."""
+        if encoded.num_bytes > self.max_bytes:
+            return
+        if (old := self._entries.pop(key, None)) is not None:
+            self._bytes -= old.num_bytes
+        while self._bytes + encoded.num_bytes > self.max_bytes:
+            self.evict()
+        self._entries[key] = encoded
+        self._bytes += encoded.num_bytes
+        self._show()
+
+    def evict(self) -> bool:
+        """Drop the least recently used embedding; False when there is none."""
+        if not self._entries:
+            return False
+        _, dropped = self._entries.popitem(last=False)
+        self._bytes -= dropped.num_bytes
+        self._metrics.cache_evictions.inc()
+        self._show()
+        return True
+
+    def shown(self) -> dict[str, int]:
+        """For /info."""
+        return {"max_bytes": self.max_bytes, "bytes": self._bytes, "entries": len(self._entries)}
+
+    def _show(self) -> None:
+        self._metrics.cache_bytes.set(self._bytes)
+        self._metrics.cache_entries.set(len(self._entries))
+
+
+class Flights(Generic[Result]):
+    """Single-flight: equal keys in flight share one encode, which ends when nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Key, _Flight[Result]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._flights
+
+    async def join(self, key: Key, start: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of `key`'s flight, started if there is none.
+
+        A caller who leaves or whose deadline passes does not stop the others; the last one to leave stops the
+        flight. An error reaches every caller.
+        """
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight(asyncio.ensure_future(start()))
+            flight.task.add_done_callback(partial(self._land, key, flight))
+        flight.waiters += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiters -= 1
+            if not flight.waiters and not flight.task.done():
+                self._forget(key, flight)  # who comes now starts a new one
+                flight.task.cancel()
+            del flight  # or an error's traceback, this frame and its task would keep each other, and shared memory
+
+    def _land(self, key: Key, flight: _Flight[Result], task: asyncio.Future[Result]) -> None:
+        self._forget(key, flight)
+        if not task.cancelled():
+            task.exception()  # every waiter may have left: the error was theirs to see, not the log's
+
+    def _forget(self, key: Key, flight: _Flight[Result]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+
+class _Flight(Generic[Result]):
+    def __init__(self, task: asyncio.Future[Result]) -> None:
+        self.task = task
+        self.waiters = 0

@@ -1,0 +1,143 @@
+"""One supervised child process: started, listened to, started again with back-off when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from foveal.ipc.arena import Arena
+from foveal.ipc.channel import AsyncChannel
+
+log = logging.getLogger(__name__)
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+Received_contra = TypeVar("Received_contra", contravariant=True)
+
+FIRST_BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 10.0
+STABLE_SECONDS = 30.0
+"""A child that lived this long starts again without delay."""
+STOP_SECONDS = 2.0
+
+
+class Listener(Protocol[Received_contra]):
+    """What happens to a child, told to whoever gives it work. All calls come on the loop."""
+
+    def started(self) -> None:
+        """The process runs; messages may be sent."""
+
+    def received(self, message: Received_contra) -> None:
+        """It said something."""
+
+    def lost(self, exit_code: int) -> None:
+        """It is gone, with everything that it had in hand."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a child is started: `python -m module`, the arenas it maps, and variables of its own."""
+
+    module: str
+    arenas: Mapping[str, Arena]
+    environment: Mapping[str, str]
+    log_level: str = "info"
+    log_format: str = "json"
+
+    def arguments(self, sock: socket.socket) -> list[str]:
+        """The command line."""
+        line = [sys.executable, "-m", self.module, "--socket", str(sock.fileno())]
+        line += ["--log-level", self.log_level, "--log-format", self.log_format]
+        for name, arena in self.arenas.items():
+            line += [f"--{name}", str(arena.fd)]
+        return line
+
+    def descriptors(self, sock: socket.socket) -> Sequence[int]:
+        """What the child inherits."""
+        return [sock.fileno(), *(arena.fd for arena in self.arenas.values())]
+
+
+class Child(Generic[Sent, Received]):
+    """Keeps one process running until `stop`."""
+
+    def __init__(self, name: str, program: Program, receives: type[Received], listener: Listener[Received]) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.restarts = 0
+        self._program, self._receives, self._listener = program, receives, listener
+        self._channel: AsyncChannel[Sent, Received] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    def send(self, message: Sent) -> None:
+        """Send to the running process; what is sent to a lost one is lost with it, and `lost` tells."""
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def kill(self) -> None:
+        """End the process at once, without asking it; it is started again."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def run(self) -> None:
+        """Start, listen, start again. Returns after `stop`."""
+        backoff = FIRST_BACKOFF_SECONDS
+        while not self._is_stopping:
+            began = time.monotonic()
+            exit_code = await self._live()
+            if self._is_stopping:
+                return
+            self.restarts += 1
+            lived = time.monotonic() - began
+            backoff = FIRST_BACKOFF_SECONDS if lived > STABLE_SECONDS else backoff
+            log.warning(
+                "child process lost",
+                extra={"child": self.name, "exit_code": exit_code, "lived_seconds": round(lived, 1)},
+            )
+            self._listener.lost(exit_code)
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
+
+    async def stop(self) -> None:
+        """Close the socket, wait a little, then kill."""
+        self._is_stopping = True
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                self.kill()
+                await self._process.wait()
+
+    async def _live(self) -> int:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *self._program.arguments(theirs),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=self._program.descriptors(theirs),
+                env=dict(self._program.environment),
+                start_new_session=True,
+            )
+        self._process, self.pid = process, process.pid
+        channel: AsyncChannel[Sent, Received] = await AsyncChannel.over(ours, self._receives)
+        self._channel = channel
+        try:
+            self._listener.started()
+            while (message := await channel.receive()) is not None:
+                self._listener.received(message)
+        finally:
+            self._channel = self.pid = None
+            channel.close()
+            if process.returncode is None and not self._is_stopping:
+                self.kill()  # it closed its socket, so it can do no more work
+        return await process.wait()

@@ -1,0 +1,176 @@
+"""`Engine.encode`: one request's path through cache, single-flight, admission, prep, queue and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from foveal.engine.admission import Gate, Visit
+from foveal.engine.cache import EncoderCache, Flights, Key
+from foveal.engine.items import Encoded, Item, Timings, Wishes
+from foveal.engine.memory import Allocator
+from foveal.errors import FovealError, TooLarge, Unavailable
+from foveal.families.spec import ModelSpec
+from foveal.ipc.arena import Block
+from foveal.ipc.messages import Prepared, Probed
+from foveal.metrics import Metrics
+from foveal.types import PixelPlan
+
+MAX_IMAGES_AT_ONCE = 32
+"""Images of one request that are worked on together; the others wait behind them."""
+HASH_OFF_LOOP_BYTES = 1 << 20
+"""Above this, hashing goes to a thread (hashlib lets the loop run meanwhile)."""
+
+
+class Prep(Protocol):
+    """Where pictures become patch rows; tests put a fake here."""
+
+    async def probe(self, image: Block) -> Probed:
+        """Format and upright size; raises the refusal."""
+
+    async def prepare(self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int]) -> Prepared:
+        """Write the patch rows; raises the refusal."""
+
+
+class Encoder(Protocol):
+    """Where patch rows become embeddings; tests put a fake here."""
+
+    async def encode(self, item: Item, priority: int) -> Timings:
+        """Write the embedding; raises Unavailable or `internal`."""
+
+    @property
+    def is_hopeful(self) -> bool:
+        """False when no worker is there nor expected back."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The three arenas."""
+
+    images: Allocator
+    rows: Allocator
+    embeddings: Allocator
+
+
+class Engine:
+    """Everything between a parsed request and its embeddings."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        max_image_tokens: int,
+        gate: Gate,
+        cache: EncoderCache,
+        memory: Memory,
+        prep: Prep,
+        encoder: Encoder,
+        metrics: Metrics,
+    ) -> None:
+        self.spec, self.gate, self.cache = spec, gate, cache
+        self.max_image_tokens = max_image_tokens
+        self._memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
+        self._flights: Flights[Encoded] = Flights()
+
+    async def encode(self, images: Sequence[bytes], wishes: Wishes, visit: Visit) -> list[Encoded]:
+        """The embeddings of a request's images, in order.
+
+        The first image that fails fails the request, and is named in the error's `param`; what the others have
+        under way ends with it. Raises any FovealError.
+        """
+        seats = asyncio.Semaphore(MAX_IMAGES_AT_ONCE)
+        tasks = [asyncio.create_task(self._one(i, image, wishes, visit, seats)) for i, image in enumerate(images)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            unfinished = [task for task in tasks if not task.done()]
+            for task in unfinished:
+                task.cancel()
+            if unfinished:
+                await asyncio.wait(unfinished)
+            del tasks, unfinished  # no cycle with an error's traceback: what it holds is free at once
+
+    async def _one(self, i: int, image: bytes, wishes: Wishes, visit: Visit, seats: asyncio.Semaphore) -> Encoded:
+        outcome = "failed"
+        try:
+            async with seats:
+                encoded, outcome = await self._hit_or_encode(image, wishes, visit)
+            return encoded
+        except FovealError as error:
+            outcome = "failed" if error.status in (500, 504) else "rejected"
+            raise error.at(f"images[{i}]") from None
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self._metrics.images.labels(outcome).inc()
+
+    async def _hit_or_encode(self, image: bytes, wishes: Wishes, visit: Visit) -> tuple[Encoded, str]:
+        digest = await _sha256(image)
+        key: Key = (digest, self.spec.revision, *wishes.key())
+        if (hit := self.cache.get(key)) is not None:
+            return hit.as_hit(), "cache_hit"
+        joins = key in self._flights
+        began = time.monotonic()
+        encoded = await self._flights.join(key, lambda: self._encode(key, digest, image, wishes, visit))
+        if joins:
+            return encoded.as_joined(time.monotonic() - began), "coalesced"
+        visit.hold_answer(encoded.num_bytes)
+        return encoded, "encoded"
+
+    async def _encode(self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit) -> Encoded:
+        """One flight: probe, admission, prep, queue, worker, cache."""
+        if not self._encoder.is_hopeful:
+            raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
+        block = await self._memory.images.block(len(image))
+        block.view[:] = np.frombuffer(image, np.uint8)
+        probed = await self._prep.probe(block)
+        plan = self._plan(probed, wishes)
+        rows_bytes = plan.num_patches * plan.row_bytes
+        embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
+        with await visit.admit(plan.num_tokens, len(image) + rows_bytes, embedding_bytes):
+            rows = await self._memory.rows.block(rows_bytes)
+            prepared = await self._prep.prepare(block, rows, plan, wishes.background)
+            del block
+            embedding = await self._memory.embeddings.block(embedding_bytes)
+            item = Item(plan.grid, plan.num_tokens, rows, embedding, wishes.output)
+            timings = await self._encoder.encode(item, wishes.priority)
+        self.gate.speed.count(plan.num_tokens)
+        encoded = Encoded(
+            embedding=embedding,
+            shape=self.spec.shape(wishes.output, plan.num_tokens),
+            output=wishes.output,
+            grid=plan.grid,
+            num_tokens=plan.num_tokens,
+            image_size=(probed.width, probed.height),
+            sha256=digest,
+            timings=replace(timings, probe=probed.seconds, prep=prepared.seconds),
+        )
+        self.cache.put(key, encoded)
+        return encoded
+
+    def _plan(self, probed: Probed, wishes: Wishes) -> PixelPlan:
+        """The resized size and grid, within the token limit; raises AspectRatio or TooLarge."""
+        rule = self.spec.rule
+        plan = rule.plan(probed.width, probed.height, wishes.min_pixels, wishes.max_pixels)
+        if plan.num_tokens > self.max_image_tokens and wishes.downscale:
+            most = rule.pixels_for_tokens(self.max_image_tokens)
+            least = min(wishes.min_pixels or rule.min_pixels, most)
+            plan = rule.plan(probed.width, probed.height, least, most)
+        if plan.num_tokens > self.max_image_tokens:
+            raise TooLarge(
+                f"the image is {plan.num_tokens} tokens at {plan.width} x {plan.height}, the limit is "
+                f"{self.max_image_tokens} (--max-image-tokens); send max_pixels or oversize=downscale"
+            )
+        return plan
+
+
+async def _sha256(image: bytes) -> str:
+    if len(image) > HASH_OFF_LOOP_BYTES:
+        return (await asyncio.to_thread(hashlib.sha256, image)).hexdigest()
+    return hashlib.sha256(image).hexdigest()

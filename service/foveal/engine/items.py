@@ -1,0 +1,106 @@
+"""What passes between the parts of the engine: a request's wishes, an item, an entry, an encoded image."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from foveal.ipc.arena import Block
+from foveal.types import GridTHW, Output
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a request asks for all of its images. Everything here but `priority` decides the answer."""
+
+    output: Output
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    background: tuple[int, int, int] = (255, 255, 255)
+    downscale: bool = False
+    priority: int = 0
+
+    def key(self) -> tuple[object, ...]:
+        """The part of an encoder cache key that these wishes are."""
+        return (self.output, self.min_pixels, self.max_pixels, self.background, self.downscale)
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of each stage of one image; 0 where a stage was not needed."""
+
+    probe: float = 0.0
+    prep: float = 0.0
+    queue: float = 0.0
+    copy_in: float = 0.0
+    encode: float = 0.0
+    copy_out: float = 0.0
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image made ready for a worker: uint8 patch rows, and a place for its embedding."""
+
+    grid: GridTHW
+    num_tokens: int
+    rows: Block
+    embedding: Block
+    output: Output
+
+    @property
+    def num_patches(self) -> int:
+        """Input rows."""
+        return self.grid.num_patches
+
+
+@dataclass(eq=False)
+class Entry:
+    """An item in the queue with its future and times. Times are of time.monotonic()."""
+
+    item: Item
+    done: asyncio.Future[Timings]
+    arrival: float
+    priority: int = 0
+    lost_with: int = 0
+    """Workers that died with it; it runs again once."""
+    max_company: int = 1 << 30
+    """Items that its pack may have: halved after a pack failed, until the guilty one stands alone."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Output rows."""
+        return self.item.num_tokens
+
+    @property
+    def is_wanted(self) -> bool:
+        """False once its caller has gone."""
+        return not self.done.done()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One image's embedding, in the arena, with what belongs to it. Immutable, shared by callers and cache."""
+
+    embedding: Block
+    shape: tuple[int, ...]
+    output: Output
+    grid: GridTHW
+    num_tokens: int
+    image_size: tuple[int, int]
+    """Width and height of the upright picture as sent."""
+    sha256: str
+    cached: bool = False
+    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the embedding."""
+        return self.embedding.span.length
+
+    def as_hit(self) -> Encoded:
+        """The same embedding, as a caller sees it who did not wait for it."""
+        return replace(self, cached=True, timings=Timings())
+
+    def as_joined(self, waited: float) -> Encoded:
+        """The same embedding, as a caller sees it who joined another's flight and waited so many seconds."""
+        return replace(self, timings=Timings(queue=waited))

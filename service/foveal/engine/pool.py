@@ -1,0 +1,88 @@
+"""`Pool`: all workers behind one `encode`; whether they are ready, and what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foveal.engine.batcher import Batcher
+from foveal.engine.child import Program
+from foveal.engine.items import Item, Timings
+from foveal.engine.worker import Worker
+from foveal.ipc.messages import Configure
+from foveal.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: its name, variables for its process, and packs it may have in hand."""
+
+    name: str
+    environment: Mapping[str, str]
+    depth: int
+
+
+class Pool:
+    """Data parallel: each worker has the whole model, packs go to whoever is free first."""
+
+    def __init__(
+        self,
+        places: Sequence[tuple[Place, Program]],
+        configure: Configure,
+        quorum: int,
+        batcher: Batcher,
+        metrics: Metrics,
+    ) -> None:
+        self.quorum = quorum
+        self.failed_to_start = asyncio.Event()
+        self._batcher = batcher
+        self.workers = [
+            Worker(place.name, program, configure, place.depth, metrics, batcher.settle, self._changed)
+            for place, program in places
+        ]
+        batcher.serve(self.workers)
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that take packs."""
+        return sum(worker.ready is not None for worker in self.workers)
+
+    @property
+    def is_ready(self) -> bool:
+        """True when as many workers as the quorum are ready."""
+        return self.num_ready >= self.quorum
+
+    @property
+    def is_hopeful(self) -> bool:
+        """False when no worker is there nor expected back."""
+        return any(worker.is_hopeful for worker in self.workers)
+
+    def waits_for(self) -> str:
+        """What `/ready` says while it is not."""
+        stages = "; ".join(f"{w.name}: {w.failure or w.stage}" for w in self.workers if w.ready is None)
+        return f"{self.num_ready} of {len(self.workers)} workers ready, {self.quorum} needed ({stages})"
+
+    async def encode(self, item: Item, priority: int) -> Timings:
+        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`."""
+        return await self._batcher.encode(item, priority)
+
+    async def run(self) -> None:
+        """Keep the processes running until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            for worker in self.workers:
+                group.create_task(worker.child.run())
+
+    async def stop(self) -> None:
+        """End the processes."""
+        await asyncio.gather(*(worker.child.stop() for worker in self.workers))
+
+    def failure(self) -> str:
+        """Why the workers could not start."""
+        return next((worker.failure for worker in self.workers if worker.failure), "the workers ended at start")
+
+    def _changed(self) -> None:
+        self._batcher.pump()
+        never_ready = not any(worker.was_ready for worker in self.workers)
+        if never_ready and all(worker.failure for worker in self.workers):
+            self.failed_to_start.set()

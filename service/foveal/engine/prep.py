@@ -1,0 +1,142 @@
+"""`PrepPool`: the processes that read, decode and resize pictures. One task at a time each, headers first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import cast
+
+from foveal.engine.child import Child, Program
+from foveal.errors import Undecodable, error_of
+from foveal.ipc.arena import Block
+from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
+from foveal.metrics import Metrics
+from foveal.types import PixelPlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Task:
+    """Something to do. Holds the blocks that the process reads and writes until it has answered."""
+
+    message: Probe | Prepare
+    blocks: tuple[Block, ...]
+    done: asyncio.Future[Probed | Prepared]
+
+
+class PrepPool:
+    """Gives tasks to idle processes; headers go before pictures, so that refusals do not wait for decoding."""
+
+    def __init__(self, size: int, program: Program, max_pixels: int, metrics: Metrics) -> None:
+        self._max_pixels = max_pixels
+        self._probes: deque[_Task] = deque()
+        self._prepares: deque[_Task] = deque()
+        self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
+        self._last_id = 0
+
+    @property
+    def num_ready(self) -> int:
+        """Processes that take work."""
+        return sum(worker.is_ready for worker in self._workers)
+
+    def shown(self) -> list[dict[str, object]]:
+        """For /info."""
+        return [{"name": w.child.name, "ready": w.is_ready, "restarts": w.child.restarts} for w in self._workers]
+
+    async def run(self) -> None:
+        """Keep the processes running until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            for worker in self._workers:
+                group.create_task(worker.child.run())
+
+    async def stop(self) -> None:
+        """End the processes."""
+        await asyncio.gather(*(worker.child.stop() for worker in self._workers))
+
+    async def probe(self, image: Block) -> Probed:
+        """Format and upright size from the header; raises the refusal."""
+        message = Probe(self._next_id(), image.span, self._max_pixels)
+        return cast(Probed, await self._do(_Task(message, (image,), _future()), self._probes))
+
+    async def prepare(self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int]) -> Prepared:
+        """Write the patch rows of the picture into `rows`; raises the refusal."""
+        message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
+        return cast(Prepared, await self._do(_Task(message, (image, rows), _future()), self._prepares))
+
+    def next_task(self) -> _Task | None:
+        """The first task whose caller is still there."""
+        for queue in (self._probes, self._prepares):
+            while queue:
+                task = queue.popleft()
+                if not task.done.done():
+                    return task
+        return None
+
+    async def _do(self, task: _Task, queue: deque[_Task]) -> Probed | Prepared:
+        queue.append(task)
+        idle = next((worker for worker in self._workers if worker.is_idle), None)
+        if idle is not None:
+            idle.take_next()
+        return await task.done
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+
+def _future() -> asyncio.Future[Probed | Prepared]:
+    return asyncio.get_running_loop().create_future()
+
+
+class _PrepWorker:
+    """One process and the task that it has in hand."""
+
+    def __init__(self, name: str, program: Program, pool: PrepPool, metrics: Metrics) -> None:
+        self.child: Child[ToPrep, FromPrep] = Child(name, program, cast(type[FromPrep], FromPrep), self)
+        self.is_ready = False
+        self._pool = pool
+        self._metrics = metrics
+        self._task: _Task | None = None
+        self._since = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_ready and self._task is None
+
+    def take_next(self) -> None:
+        """Start the next task, if there is one."""
+        self._task = self._pool.next_task()
+        if self._task is not None:
+            self._since = time.monotonic()
+            self.child.send(self._task.message)
+
+    def started(self) -> None:
+        """Wait for its ChildReady."""
+
+    def received(self, message: FromPrep) -> None:
+        """Settle the task in hand and take the next."""
+        if isinstance(message, ChildReady):
+            self.is_ready = True
+        elif self._task is not None:
+            task, self._task = self._task, None
+            if not task.done.done():
+                if isinstance(message, Refused):
+                    task.done.set_exception(error_of(message.code, message.message))
+                else:
+                    task.done.set_result(message)
+        self.take_next()
+
+    def lost(self, exit_code: int) -> None:
+        """The picture in hand is what ended the process: its caller is told, nobody else."""
+        self.is_ready = False
+        self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
+        task, self._task = self._task, None
+        if task is not None and not task.done.done():
+            log.warning("a picture ended its prep process", extra={"child": self.child.name, "exit_code": exit_code})
+            task.done.set_exception(
+                Undecodable("decoding this image failed badly (out of memory, or a decoder crash); re-encode the image")
+            )

@@ -1,0 +1,176 @@
+"""Every knob: name, unit, default, check. The only reader of the environment.
+
+A setting is a flag (`--max-body-bytes`), a variable (`FOVEAL_MAX_BODY_BYTES`) and a key of the `--config` file
+(`max_body_bytes`); flag over variable over file. Sizes take suffixes: 512MiB, 2GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from foveal.errors import ConfigurationError
+
+_UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
+_UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
+
+
+def parse_size(value: object) -> object:
+    """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
+    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
+        unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
+        if unit is not None:
+            return int(float(m[1]) * unit)
+    return value
+
+
+def _split(value: object) -> object:
+    """'a,b' from a variable or a flag → ['a', 'b']."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """The effective settings of one server, frozen."""
+
+    model_config = SettingsConfigDict(env_prefix="FOVEAL_", frozen=True, extra="forbid", cli_parse_args=False)
+
+    model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
+    served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
+    load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights for any config")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    port: int = Field(8000, ge=0, le=65535, description="0 picks a free one and prints it")
+    device: str = Field("auto", description="auto, cpu, cuda, or a list such as cuda:0,1")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="compute dtype; auto: the checkpoint's on a GPU, float32 on the CPU"
+    )
+    cpu_workers: Count = Field(1, description="workers with --device cpu")
+    cpu_threads: int = Field(0, ge=0, description="torch threads of a CPU worker; 0: cores / workers")
+    prep_workers: int = Field(0, ge=0, description="processes that decode and resize; 0: one per core, at most 16")
+    token_budgets: Annotated[tuple[Count, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (), description="ladder of token budgets, e.g. 64,128,256; empty: inferred"
+    )
+    max_items_per_pack: Count = Field(64, description="images in one pack")
+    max_wait_ms: float = Field(0.0, ge=0, description="wait this long to collect more before packing")
+    max_body_bytes: Annotated[Size, Field(ge=1)] = Field(64 << 20, description="bytes of one request body")
+    max_images_per_request: Count = Field(64, description="images in one request")
+    max_image_pixels: Count = Field(64_000_000, description="width x height of one image as sent")
+    max_image_tokens: Count = Field(16_384, description="tokens of one image")
+    max_queue_tokens: Count = Field(262_144, description="tokens admitted and not yet encoded")
+    max_inflight_bytes: Size = Field(2 << 30, description="bodies, patch rows and embeddings of open requests")
+    cache_bytes: Size = Field(1 << 30, description="encoder cache; 0 turns it off")
+    request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
+    drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
+    api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (), description="accepted bearer keys; repeatable"
+    )
+    api_key_file: Path | None = Field(None, description="file with one accepted key a line")
+    ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["json", "text"] = Field("json", description="one JSON object a line, or plain text")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        budgets = self.token_budgets
+        if list(budgets) != sorted(set(budgets)):
+            raise ValueError(f"token_budgets {list(budgets)} must ascend without repeats")
+        if self.max_queue_tokens < self.max_image_tokens:
+            raise ValueError(
+                f"max_queue_tokens {self.max_queue_tokens} is below max_image_tokens {self.max_image_tokens}: the "
+                "largest image could never be admitted; raise the one or lower the other"
+            )
+        if self.max_inflight_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_inflight_bytes {self.max_inflight_bytes} is below max_body_bytes {self.max_body_bytes}: the "
+                "largest body could never be admitted; raise the one or lower the other"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags arrive as init arguments, so they win; then the environment; then the file."""
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All accepted keys; raises ConfigurationError when the key file cannot be read."""
+        given = tuple(key.get_secret_value() for key in self.api_key)
+        if self.api_key_file is None:
+            return given
+        try:
+            lines = self.api_key_file.read_text().splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"--api-key-file {self.api_key_file}: {error.strerror}") from None
+        return given + tuple(line.strip() for line in lines if line.strip())
+
+    def shown(self) -> dict[str, Any]:
+        """The settings as they may be printed: secrets masked."""
+        return self.model_dump(mode="json")
+
+
+def process_environment() -> dict[str, str]:
+    """The variables that child processes inherit, without our own settings: those reach them as messages."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FOVEAL_")}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag per setting, and --config."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
+    for name, field in Settings.model_fields.items():
+        repeatable = name == "api_key"
+        default = "" if field.default in (None, ()) else f" (default: {field.default})"
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            dest=name,
+            action="append" if repeatable else "store",
+            default=argparse.SUPPRESS,
+            metavar="VALUE",
+            help=f"{field.description}{default}".replace("%", "%%"),
+        )
+
+
+def read_settings(args: argparse.Namespace) -> Settings:
+    """Settings from parsed flags, the environment and the file; raises ConfigurationError with a sentence."""
+    flags = {name: value for name, value in vars(args).items() if name in Settings.model_fields}
+    config: Path | None = args.config or (Path(found) if (found := os.environ.get("FOVEAL_CONFIG")) else None)
+    if config is not None and not config.is_file():
+        raise ConfigurationError(f"--config {config}: there is no such file")
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(yaml_file=config)
+
+    try:
+        return FromFile(**flags)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_sentence(e["loc"], e["msg"]) for e in error.errors())) from None
+    except (ValueError, OSError) as error:  # a YAML file that is none
+        raise ConfigurationError(f"settings cannot be read: {error}") from None
+
+
+def _sentence(where: tuple[int | str, ...], message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    return f"--{str(where[0]).replace('_', '-')}: {text}" if where else text
