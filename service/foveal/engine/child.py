@@ -25,7 +25,8 @@ FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 10.0
 STABLE_SECONDS = 30.0
 """A child that lived this long starts again without delay."""
-STOP_SECONDS = 2.0
+GRACE_SECONDS = 2.0
+"""Time to end by itself after its socket closed."""
 
 
 class Listener(Protocol[Received_contra]):
@@ -113,7 +114,7 @@ class Child(Generic[Sent, Received]):
             self._channel.close()
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._process.wait(), GRACE_SECONDS)
             except TimeoutError:
                 self.kill()
                 await self._process.wait()
@@ -138,6 +139,8 @@ class Child(Generic[Sent, Received]):
         finally:
             self._channel = self.pid = None
             channel.close()
-            if process.returncode is None and not self._is_stopping:
-                self.kill()  # it closed its socket, so it can do no more work
-        return await process.wait()
+        try:
+            return await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+        except TimeoutError:
+            self.kill()  # it closed its socket, so it can do no more work
+            return await process.wait()

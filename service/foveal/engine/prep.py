@@ -45,7 +45,10 @@ class PrepPool:
 
     def shown(self) -> list[dict[str, object]]:
         """For /info."""
-        return [{"name": w.child.name, "ready": w.is_ready, "restarts": w.child.restarts} for w in self._workers]
+        return [
+            {"name": w.child.name, "ready": w.is_ready, "restarts": w.child.restarts, "pid": w.child.pid}
+            for w in self._workers
+        ]
 
     async def run(self) -> None:
         """Keep the processes running until `stop`."""

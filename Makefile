@@ -1,0 +1,51 @@
+# One entry for everything; CI calls the same targets. A plain `make` prints them.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+PARTS ?= qwen3_vl
+# Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
+ACCEPTANCE ?= ../shared/acceptance
+
+.PHONY: help install demo check test acceptance gpu gpu-wheels load clean
+
+help:  ## print the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+install: .venv/.installed  ## make .venv with the service, the SDK and the development tools
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable '.[service,demo]' --group dev
+	touch $@
+
+demo: install  ## start a server on this machine, encode pictures, draw what came out
+	$(BIN)/foveal demo
+
+check: install  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: install  ## all tests that need no GPU, then the black-box checks
+	$(BIN)/pytest
+	$(MAKE) --no-print-directory acceptance
+
+acceptance: install  ## black-box checks of the contract against a real server on the CPU
+	@if [ -d "$(ACCEPTANCE)" ]; then deploy/acceptance.sh "$(ACCEPTANCE)" "$(PARTS)"; \
+	else echo "no black-box checks at $(ACCEPTANCE): left out"; fi
+
+gpu:  ## tests and benchmarks that need a CUDA device (run on such a machine)
+	$(PYTHON) -m pytest -m gpu tests/gpu
+
+gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch lacks
+	rm -rf .whl
+	deploy/gpu-wheels.sh .whl
+
+load: install  ## load test of a real server on this machine
+	$(BIN)/foveal bench serve
+
+clean:  ## remove what the targets made
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output

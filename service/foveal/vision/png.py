@@ -1,0 +1,94 @@
+"""The chunks of a PNG: which of them decide the pixels, and whether the file is whole.
+
+Pillow reads a PNG whose last chunks are missing, never tests the checksums of pixel data, and fails on oversized
+metadata. So the decoder is handed only what makes the first picture, joined after the file was found whole: text,
+colour profiles and the later frames of an animation neither cost nor break anything.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from foveal.errors import Undecodable
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
+_TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
+_ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+_EMPTY_IDAT = b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
+
+
+class Header(NamedTuple):
+    """IHDR: size, bits of a sample, and colour type."""
+
+    width: int
+    height: int
+    depth: int
+    color: int
+
+
+def header(data: memoryview) -> Header:
+    """The first chunk. Raises Undecodable where it is not whole or has no area."""
+    head = bytes(data[:33])
+    if not head.startswith(SIGNATURE) or head[12:16] != b"IHDR" or len(head) < 33:
+        raise Undecodable("the PNG image is truncated or damaged")
+    width, height = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    if not width or not height:
+        raise Undecodable(f"the PNG image says that it is {width} x {height} pixels large")
+    return Header(width, height, head[24], head[25])
+
+
+def pixel_chunks(data: memoryview) -> bytes:
+    """A PNG of the chunks that make the first picture. One copy; checksums and the end of the file are tested."""
+    parts: list[bytes | memoryview] = [SIGNATURE]
+    kind = b""
+    for kind, chunk in _chunks(data):
+        if kind in _PIXEL_CHUNKS:
+            if zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:], "big"):
+                raise Undecodable("the PNG image is damaged: a checksum does not match")
+            parts.append(chunk)
+    if kind != b"IEND":
+        raise Undecodable("the PNG image is truncated: its end is missing")
+    return b"".join(parts)
+
+
+def orientation_chunks(data: memoryview) -> bytes | None:
+    """A PNG without pixels that holds the chunks which may name an orientation; None when there are none.
+
+    They may also stand behind the pixels, where a reader of the header alone would not look.
+    """
+    parts = [chunk for kind, chunk in _chunks(data) if _may_orient(kind, chunk)]
+    return b"".join([data[:33], *parts, _EMPTY_IDAT]) if parts else None
+
+
+def visible_key(key: int | tuple[int, ...], head: Header) -> int | tuple[int, ...]:
+    """The transparent colour of a tRNS chunk in the 8-bit samples that the decoder gives; 16 bits lose the low byte.
+
+    16-bit grey keeps its key: those samples are compared before they are reduced.
+    """
+    if isinstance(key, tuple):
+        return tuple(k >> 8 for k in key) if head.depth == 16 else key
+    if head.depth >= 8:
+        return key
+    largest = (1 << head.depth) - 1
+    return (key & largest) * 255 // largest
+
+
+def _may_orient(kind: bytes, chunk: memoryview) -> bool:
+    return kind == b"eXIf" or (kind in _TEXT_CHUNKS and bytes(chunk[8:40]).startswith(_ORIENTATION_TEXTS))
+
+
+def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """(type, whole chunk with length and checksum) up to IEND, or to the first chunk that is cut off."""
+    at, size = len(SIGNATURE), len(data)
+    while at + 12 <= size:
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if end > size:
+            return
+        kind = bytes(data[at + 4 : at + 8])
+        yield kind, data[at:end]
+        if kind == b"IEND":
+            return
+        at = end

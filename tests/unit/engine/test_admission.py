@@ -1,0 +1,83 @@
+"""The gate: refuses what is too much, waits for its own, gives everything back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from foveal.engine.admission import Gate, Speed
+from foveal.errors import Draining, Overloaded, TooLarge
+from foveal.metrics import Metrics
+
+
+@pytest.fixture
+async def gate() -> Gate:
+    return Gate(max_tokens=100, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
+
+
+async def test_the_last_straw_is_refused_with_a_time_to_come_back(gate: Gate) -> None:
+    with gate.visit() as first, gate.visit() as second:
+        with await first.admit(90, 10, 10), pytest.raises(Overloaded) as refusal:
+            await second.admit(20, 10, 10)
+        assert refusal.value.retry_after is not None and 1 <= refusal.value.retry_after <= 60
+        with await second.admit(20, 10, 10):
+            pass
+
+
+async def test_a_request_waits_for_its_own_images(gate: Gate) -> None:
+    with gate.visit() as visit:
+        place = await visit.admit(90, 10, 10)
+        waiting = asyncio.create_task(visit.admit(90, 10, 10))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        place.leave()
+        (await waiting).leave()
+
+
+async def test_what_can_never_fit_is_too_large_rather_than_overloaded(gate: Gate) -> None:
+    with gate.visit() as visit:
+        with pytest.raises(TooLarge, match="--max-inflight-bytes"):
+            await visit.admit(1, 600, 600)
+        with pytest.raises(TooLarge), await visit.admit(1, 0, 700):
+            await visit.admit(1, 0, 400)
+
+
+async def test_bodies_count_as_they_arrive_and_come_back(gate: Gate) -> None:
+    with gate.visit() as visit:
+        visit.hold_body(600)
+        with pytest.raises(Overloaded), gate.visit() as other:
+            other.hold_body(600)
+    with gate.visit() as visit:
+        visit.hold_body(1000)
+    assert gate.fits(100, 1000)
+
+
+async def test_leaving_twice_counts_once(gate: Gate) -> None:
+    with gate.visit() as visit:
+        place = await visit.admit(10, 10, 10)
+        place.leave()
+        place.leave()
+        assert gate.fits(100, 1000) and not gate.fits(101, 0)
+
+
+async def test_draining_refuses_new_requests_and_waits_for_open_ones(gate: Gate) -> None:
+    with gate.visit():
+        gate.is_draining = True
+        with pytest.raises(Draining):
+            gate.visit()
+        waiting = asyncio.create_task(gate.until_empty())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await waiting
+
+
+def test_speed_forgets() -> None:
+    now = [0.0]
+    speed = Speed(lambda: now[0])
+    assert speed.seconds_for(100) == 1.0
+    for _ in range(100):
+        now[0] += 0.1
+        speed.count(10)
+    assert 0.5 < speed.seconds_for(100) < 2.0

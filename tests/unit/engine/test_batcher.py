@@ -1,0 +1,182 @@
+"""The batcher settles every future exactly once: done, failed, lost with a worker, given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from foveal.engine.batcher import Batcher
+from foveal.engine.items import Item
+from foveal.engine.packing import Ladder
+from foveal.engine.worker import SentPack
+from foveal.errors import FovealError, Unavailable
+from foveal.ipc.arena import Arena
+from foveal.ipc.messages import PackDone, PackFailed
+from foveal.metrics import Metrics
+from foveal.types import GridTHW, Output, TokenBudget
+
+LADDER = Ladder((TokenBudget(64, 8, 1.0), TokenBudget(128, 8, 2.0)))
+
+
+class FakeWorker:
+    """Takes packs and waits for the test to say what became of them."""
+
+    def __init__(self, name: str = "fake", depth: int = 1) -> None:
+        self.name, self.depth, self.ladder, self.is_hopeful = name, depth, LADDER, True
+        self.packs: list[SentPack] = []
+
+    @property
+    def can_take(self) -> bool:
+        return self.is_hopeful and len(self.packs) < self.depth
+
+    @property
+    def outstanding_milliseconds(self) -> float:
+        return sum(pack.milliseconds for pack in self.packs)
+
+    def send(self, pack: SentPack) -> None:
+        self.packs.append(pack)
+
+
+def item(tokens: int = 10) -> Item:
+    arena = Arena("test", 4096)
+    return Item(GridTHW(1, 2, 2 * tokens), tokens, arena.allocate(8), arena.allocate(8), Output("tokens", "float32"))
+
+
+def done(*failures: tuple[int, str]) -> PackDone:
+    return PackDone(1, "static", 0.001, 0.002, 0.003, failures)
+
+
+class Stage:
+    """A batcher with fake workers."""
+
+    def __init__(self, *workers: FakeWorker, max_wait: float = 0.0) -> None:
+        self.workers = workers
+        self.metrics = Metrics(CollectorRegistry())
+        self.batcher = Batcher(max_wait, self.metrics)
+        self.batcher.serve(workers)  # type: ignore[arg-type]
+
+    async def submit(self, *tokens: int, priority: int = 0) -> list[asyncio.Task[Any]]:
+        tasks = [asyncio.create_task(self.batcher.encode(item(t), priority)) for t in tokens]
+        await asyncio.sleep(0)
+        return tasks
+
+    def settle(self, worker: FakeWorker, result: PackDone | PackFailed | None) -> None:
+        pack = worker.packs.pop(0)
+        self.batcher.settle(worker, pack, result)  # type: ignore[arg-type]
+        self.batcher.pump()
+
+
+@pytest.fixture
+async def worker() -> FakeWorker:
+    return FakeWorker()
+
+
+async def test_an_idle_worker_starts_at_once_and_a_busy_one_collects(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    tasks = await stage.submit(10)
+    assert [len(p.entries) for p in worker.packs] == [1]
+    tasks += await stage.submit(10, 20, 30)
+    stage.settle(worker, done())
+    assert [len(p.entries) for p in worker.packs] == [3]
+    stage.settle(worker, done())
+    assert all(timings.encode == 0.002 for timings in await asyncio.gather(*tasks))
+
+
+async def test_an_item_that_failed_fails_alone(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    first = await stage.submit(10)
+    tasks = await stage.submit(10, 10)
+    stage.settle(worker, done())
+    stage.settle(worker, done((1, "not finite")))
+    results = await asyncio.gather(*first, *tasks, return_exceptions=True)
+    assert [isinstance(r, FovealError) for r in results] == [False, False, True]
+
+
+async def test_a_failed_pack_is_halved_until_the_guilty_item_fails_alone(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    first = await stage.submit(1)
+    tasks = await stage.submit(10, 11, 12, 13)
+    stage.settle(worker, done())
+    while worker.packs:
+        guilty = any(entry.num_tokens == 12 for entry in worker.packs[0].entries)
+        stage.settle(worker, PackFailed(1, "boom", False) if guilty else done())
+    results = await asyncio.gather(*first, *tasks, return_exceptions=True)
+    assert [isinstance(r, FovealError) for r in results] == [False, False, False, True, False]
+
+
+async def test_the_items_of_a_lost_worker_run_elsewhere_once() -> None:
+    first, second = FakeWorker("a"), FakeWorker("b")
+    stage = Stage(first, second)
+    tasks = await stage.submit(10)
+    taken = first if first.packs else second
+    other = second if first.packs else first
+    taken.is_hopeful = False
+    stage.settle(taken, None)
+    assert len(other.packs) == 1
+    stage.settle(other, done())
+    await asyncio.gather(*tasks)
+
+
+async def test_an_item_lost_twice_is_unavailable(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    (task,) = await stage.submit(10)
+    stage.settle(worker, None)
+    stage.settle(worker, None)
+    with pytest.raises(Unavailable):
+        await task
+
+
+async def test_when_no_worker_is_expected_back_everyone_is_told(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    running = await stage.submit(10)
+    waiting = await stage.submit(10, 10)
+    worker.is_hopeful = False
+    stage.settle(worker, None)
+    results = await asyncio.gather(*running, *waiting, return_exceptions=True)
+    assert all(isinstance(result, Unavailable) for result in results)
+
+
+async def test_entries_of_gone_callers_are_not_packed(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    running = await stage.submit(10)
+    gone, stays = await stage.submit(20, 30)
+    gone.cancel()
+    await asyncio.sleep(0)
+    stage.settle(worker, done())
+    assert [entry.num_tokens for entry in worker.packs[0].entries] == [30]
+    assert stage.metrics.queue_items._value.get() == 0
+    stage.settle(worker, done())
+    await asyncio.gather(*running, stays)
+
+
+async def test_packs_go_to_the_worker_with_least_in_hand_and_ties_rotate() -> None:
+    workers = [FakeWorker(str(i), depth=2) for i in range(2)]
+    stage = Stage(*workers)
+    tasks = []
+    for _ in range(4):
+        tasks += await stage.submit(10)
+    assert [len(w.packs) for w in workers] == [2, 2]
+    for w in workers * 2:
+        stage.settle(w, done())
+    await asyncio.gather(*tasks)
+
+
+async def test_an_oversized_item_runs_eager_and_says_why(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    tasks = await stage.submit(500)
+    assert worker.packs[0].budget is None and worker.packs[0].reason == "oversize"
+    stage.settle(worker, done())
+    await asyncio.gather(*tasks)
+
+
+async def test_a_wait_collects_until_the_largest_budget_is_full(worker: FakeWorker) -> None:
+    stage = Stage(worker, max_wait=1000.0)
+    tasks = await stage.submit(10, 10)
+    assert not worker.packs
+    tasks += await stage.submit(108)
+    assert [len(pack.entries) for pack in worker.packs] == [3]
+    stage.settle(worker, done())
+    await asyncio.gather(*tasks)

@@ -1,0 +1,97 @@
+"""From --model to a spec: built-ins, folders, hub ids, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foveal.errors import ConfigurationError
+from foveal.families.catalogue import builtins, is_hub_id, local_spec
+from foveal.types import Output
+
+TINY = Path(__file__).parents[3] / "service/foveal/builtin/tiny"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for path in TINY.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def change(path: Path, **values: object) -> None:
+    content = json.loads(path.read_text())
+    for name, value in values.items():
+        content.pop(name) if value is None else content.update({name: value})
+    path.write_text(json.dumps(content))
+
+
+def test_the_built_in_is_a_tiny_qwen3_vl_with_deepstack() -> None:
+    spec = local_spec("builtin:tiny", dummy_weights=False)
+    assert "tiny" in builtins() and spec.dummy_weights and spec.family == "qwen3_vl"
+    assert [level.name for level in spec.levels] == ["main", "deepstack.0", "deepstack.1"]
+    assert spec.shape(Output("tokens", "float32"), 5) == (5, 192)
+    assert spec.embedding_bytes(Output("pooled", "bfloat16"), 5) == 128
+
+
+def test_a_folder_is_named_by_its_folder_and_known_by_its_content(folder: Path) -> None:
+    first = local_spec(str(folder), dummy_weights=True)
+    assert first.name == folder.name
+    change(folder / "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3])
+    second = local_spec(str(folder), dummy_weights=True, served_name="mine")
+    assert second.name == "mine" and second.image_mean == (0.1, 0.2, 0.3)
+    assert first.revision != second.revision
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_vl", "qwen3_vl_moe"])
+def test_dense_and_moe_share_the_tower(folder: Path, model_type: str) -> None:
+    change(folder / "config.json", model_type=model_type)
+    assert local_spec(str(folder), dummy_weights=True).family == "qwen3_vl"
+
+
+def test_older_processor_files_name_their_limits_otherwise(folder: Path) -> None:
+    change(folder / "preprocessor_config.json", size=None, min_pixels=3136, max_pixels=100_352)
+    rule = local_spec(str(folder), dummy_weights=True).rule
+    assert (rule.min_pixels, rule.max_pixels) == (3136, 100_352)
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "words"),
+    [
+        ("config.json", {"model_type": "llama"}, "known families"),
+        ("config.json", {"vision_config": None}, "vision_config"),
+        ("config.json", {"dtype": "int4"}, "int4"),
+        ("preprocessor_config.json", {"image_mean": None}, "image_mean"),
+        ("preprocessor_config.json", {"size": None}, "pixel limits"),
+        ("preprocessor_config.json", {"patch_size": 14}, "not of one model"),
+    ],
+    ids=lambda v: str(v),
+)
+def test_a_file_that_lacks_something_is_refused(folder: Path, file: str, values: dict, words: str) -> None:
+    change(folder / file, **values)
+    with pytest.raises(ConfigurationError, match=words):
+        local_spec(str(folder), dummy_weights=True)
+
+
+def test_missing_folders_files_and_built_ins_are_refused(tmp_path: Path) -> None:
+    for model in ("./no/such/checkpoint", "builtin:nothing", str(tmp_path)):
+        with pytest.raises(ConfigurationError):
+            local_spec(model, dummy_weights=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_hub"),
+    [
+        ("Qwen/Qwen3-VL-2B-Instruct", True),
+        ("gpt2", True),
+        ("./here", False),
+        ("/abs/path", False),
+        ("a/b/c", False),
+        ("builtin:tiny", False),
+        ("~/models/x", False),
+    ],
+)
+def test_only_what_looks_like_a_hub_id_is_looked_up(model: str, is_hub: bool) -> None:
+    assert is_hub_id(model) is is_hub

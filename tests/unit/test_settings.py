@@ -1,0 +1,75 @@
+"""Settings: flag over variable over file, sizes with suffixes, refusals that say what to change."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from foveal.errors import ConfigurationError
+from foveal.settings import Settings, add_flags, parse_size, process_environment, read_settings
+
+
+def read(*flags: str) -> Settings:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    return read_settings(parser.parse_args(list(flags)))
+
+
+def test_flag_wins_over_variable_and_variable_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "foveal.yaml"
+    config.write_text("port: 1\ncache_bytes: 1KiB\nmax_wait_ms: 2.5\n")
+    monkeypatch.setenv("FOVEAL_CACHE_BYTES", "2KiB")
+    monkeypatch.setenv("FOVEAL_MAX_WAIT_MS", "3")
+    settings = read("--config", str(config), "--max-wait-ms", "4")
+    assert (settings.port, settings.cache_bytes, settings.max_wait_ms) == (1, 2048, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("512", 512), ("1KiB", 1024), ("1 kb", 1000), ("1.5MiB", 3 << 19), ("2G", 2 << 30), ("7TB", 7 * 10**12)],
+)
+def test_sizes_take_suffixes(text: str, number: int) -> None:
+    assert parse_size(text) == number
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--token-budgets", "0"], ["--token-budgets", "greater than or equal to 1"]),
+        (["--token-budgets", "64,64"], ["ascend"]),
+        (["--max-body-bytes", "12zz"], ["--max-body-bytes"]),
+        (["--max-queue-tokens", "10"], ["max_queue_tokens", "max_image_tokens"]),
+        (["--max-inflight-bytes", "1MiB"], ["max_inflight_bytes", "max_body_bytes"]),
+        (["--config", "/no/such/file.yaml"], ["/no/such/file.yaml"]),
+        (["--dtype", "int8"], ["--dtype"]),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else str(v),
+)
+def test_what_cannot_be_is_refused_with_its_name(flags: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        read(*flags)
+    assert all(word in str(refusal.value) for word in words)
+
+
+def test_an_unknown_key_of_the_file_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "foveal.yaml"
+    config.write_text("cache_byts: 1\n")
+    with pytest.raises(ConfigurationError, match="cache-byts"):
+        read("--config", str(config))
+
+
+def test_keys_come_from_flags_and_file_and_are_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("second\n\nthird\n")
+    settings = read("--api-key", "first", "--api-key-file", str(path))
+    assert settings.keys == ("first", "second", "third")
+    assert "first" not in str(settings.shown()) and "first" not in repr(settings)
+
+
+def test_children_do_not_inherit_our_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOVEAL_API_KEY", "secret")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    environment = process_environment()
+    assert "FOVEAL_API_KEY" not in environment and environment["HF_HUB_OFFLINE"] == "1"
