@@ -28,6 +28,11 @@ class Running:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
+    def read_on(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stdout:
+            self.lines.extend(stdout)
+
     def wait_ready(self) -> None:
         self.until(lambda: httpx.get(self.url + "/ready", trust_env=False).status_code == 200, READY_SECONDS)
 
@@ -83,7 +88,7 @@ def start(*flags: str) -> Running:
         if found := re.search(r"listens on (http://\S+)", line):
             running.url = found[1]
             break
-    threading.Thread(target=lambda: running.lines.extend(process.stdout or ()), daemon=True).start()
+    threading.Thread(target=running.read_on, daemon=True).start()
     return running
 
 

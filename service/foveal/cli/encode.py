@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
+
 from foveal.cli.encode_inputs import Picture, find_pictures
 from foveal.cli.encode_outputs import Folder, OneFile, Output, write_answer, write_npy, write_npy_bits
 from foveal_client import (
@@ -76,11 +78,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_options(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Encode what the command line asks for; returns the exit code."""
+def run(args: argparse.Namespace, transport: httpx.AsyncBaseTransport | None = None) -> int:
+    """Encode what the command line asks for; returns the exit code. `transport` replaces the network in tests."""
     try:
         pictures = find_pictures(args.paths, args.recursive)
-        client = AsyncClient(args.url, api_key=args.api_key, timeout=args.timeout, max_retries=MAX_RETRIES)
+        client = AsyncClient(
+            args.url, api_key=args.api_key, timeout=args.timeout, max_retries=MAX_RETRIES, transport=transport
+        )
         with closing(_open_output(args)) as output:
             tally = asyncio.run(_encode_all(client, pictures, output, args))
             output.finish()

@@ -1,0 +1,91 @@
+"""foveal's Python SDK: images in, vision-encoder embeddings out, from a foveal server.
+
+from foveal_client import Client
+
+with Client() as client:
+    embedding = client.encode("cat.jpg")
+    embedding.values, embedding.grid_thw
+"""
+
+from foveal_client._client import AsyncClient, Client
+from foveal_client._errors import (
+    APIStatusError,
+    AspectRatio,
+    BadBase64,
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    DeadlineExceeded,
+    Draining,
+    FovealError,
+    InternalError,
+    InvalidRequest,
+    InvalidResponse,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    ServerDeadlineExceeded,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    Undecodable,
+    UnsupportedType,
+    UrlFailed,
+    UrlForbidden,
+)
+from foveal_client._images import ImageInput
+from foveal_client._types import (
+    DType,
+    Embedding,
+    EncodeKeywords,
+    EncodeOptions,
+    GridTHW,
+    Level,
+    OutputKind,
+    Oversize,
+    ServerInfo,
+    Usage,
+)
+
+__all__ = [
+    "APIStatusError",
+    "AspectRatio",
+    "AsyncClient",
+    "BadBase64",
+    "Client",
+    "ConnectTimeout",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "DType",
+    "DeadlineExceeded",
+    "Draining",
+    "Embedding",
+    "EncodeKeywords",
+    "EncodeOptions",
+    "FovealError",
+    "GridTHW",
+    "ImageInput",
+    "InternalError",
+    "InvalidRequest",
+    "InvalidResponse",
+    "Level",
+    "MethodNotAllowed",
+    "ModelNotFound",
+    "NotFound",
+    "OutputKind",
+    "Overloaded",
+    "Oversize",
+    "RateLimited",
+    "ServerDeadlineExceeded",
+    "ServerInfo",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "Undecodable",
+    "UnsupportedType",
+    "UrlFailed",
+    "UrlForbidden",
+    "Usage",
+]

@@ -1,0 +1,219 @@
+"""`Client` and `AsyncClient`: the same calls, blocking or awaited. All decisions are in the pure modules beside."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self, TypeVar, Unpack, overload
+
+import httpx
+
+from foveal_client import _defaults
+from foveal_client._answers import Answer, check_status, mapped_errors
+from foveal_client._errors import DeadlineExceeded, FovealError
+from foveal_client._images import ImageInput, is_ready_to_send, read_images
+from foveal_client._requests import Call, encode_call
+from foveal_client._retry import Clock, Tries
+from foveal_client._session import READY, Session, not_ready_or_raise
+from foveal_client._types import Embedding, EncodeKeywords, ServerInfo
+from foveal_client._wire import read_answer, read_info, read_models
+
+ImageT = TypeVar("ImageT", bound=ImageInput)
+
+
+class Client:
+    """Blocking client of one server. Threads may share it; close it, or use it in a `with` block.
+
+    `base_url` is `$FOVEAL_URL` or http://127.0.0.1:8000; `api_key` is `$FOVEAL_API_KEY` or none. `timeout` is the
+    total of a call in seconds, retries included. `transport` replaces the network (httpx.MockTransport, a proxy);
+    `http_client` replaces the whole httpx client and stays the caller's to close; `clock` is for tests.
+    Every call raises FovealError: see the tree in `foveal_client._errors`.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = _defaults.TIMEOUT_SECONDS,
+        max_retries: int = _defaults.MAX_RETRIES,
+        transport: httpx.BaseTransport | None = None,
+        http_client: httpx.Client | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._session = Session.of(base_url, api_key, timeout, max_retries, clock)
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.Client(transport=transport, limits=_defaults.LIMITS)
+
+    @overload
+    def encode(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Embedding: ...
+    @overload
+    def encode(
+        self, image: list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> list[Embedding]: ...
+    def encode(
+        self, image: ImageInput | list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> Embedding | list[Embedding]:
+        """The embedding of one image, or those of a list in its order, all in one request.
+
+        Raises FovealError; TypeError, ValueError or OSError for an image or an option that cannot be sent.
+        """
+        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
+        request_id = options.pop("request_id", None)
+        is_list = isinstance(image, (list, tuple))
+        images = image if isinstance(image, (list, tuple)) else [image]
+        sources = read_images(images)
+        answer = self._send(encode_call(sources, options, request_id), tries)
+        found = read_answer(answer, len(sources))
+        return found if is_list else found[0]
+
+    def info(self) -> ServerInfo:
+        """What the server says of its model, limits and workers."""
+        return read_info(self._send(Call("GET", "/info"), self._session.tries()))
+
+    def models(self) -> list[str]:
+        """Names of the served models."""
+        return read_models(self._send(Call("GET", "/v1/models"), self._session.tries()))
+
+    def is_ready(self) -> bool:
+        """True when the server would take work now; False as well when it cannot be reached. Never retries."""
+        try:
+            self._send(READY, self._session.tries(_defaults.PROBE_SECONDS, max_retries=0))
+        except FovealError as error:
+            return not_ready_or_raise(error)
+        return True
+
+    def close(self) -> None:
+        """Close the connections; an `http_client` of the caller's stays open."""
+        if self._owns_http:
+            self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, call: Call, tries: Tries) -> Answer:
+        """A 200, after as many tries as the rules allow."""
+        while True:
+            try:
+                return check_status(self._try_once(call, tries))
+            except FovealError as error:
+                wait = tries.wait_after(error)
+            self._session.clock.sleep(wait)
+
+    def _try_once(self, call: Call, tries: Tries) -> Answer:
+        """One answer, whatever its status. The deadline is looked at between reads, each of which has its own limit."""
+        request = self._session.build(self._http, call, tries)
+        with mapped_errors(self._session.base_url):
+            response = self._http.send(request, stream=True)
+        body = bytearray()
+        try:
+            with mapped_errors(self._session.base_url, answering=True):
+                for chunk in response.iter_bytes():
+                    tries.seconds_left()
+                    body += chunk
+        finally:
+            response.close()
+        return Answer(response.status_code, response.headers, body)
+
+
+class AsyncClient:
+    """Awaited twin of `Client`, for asyncio: same arguments, calls and errors. Use it in an `async with` block."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = _defaults.TIMEOUT_SECONDS,
+        max_retries: int = _defaults.MAX_RETRIES,
+        transport: httpx.AsyncBaseTransport | None = None,
+        http_client: httpx.AsyncClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._session = Session.of(base_url, api_key, timeout, max_retries, clock)
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.AsyncClient(transport=transport, limits=_defaults.LIMITS)
+
+    @overload
+    async def encode(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Embedding: ...
+    @overload
+    async def encode(
+        self, image: list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> list[Embedding]: ...
+    async def encode(
+        self, image: ImageInput | list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> Embedding | list[Embedding]:
+        """As `Client.encode`. Files are read, and pixels compressed, in a thread."""
+        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
+        request_id = options.pop("request_id", None)
+        is_list = isinstance(image, (list, tuple))
+        images = image if isinstance(image, (list, tuple)) else [image]
+        is_cheap = all(is_ready_to_send(each) for each in images)
+        sources = read_images(images) if is_cheap else await asyncio.to_thread(read_images, images)
+        answer = await self._send(encode_call(sources, options, request_id), tries)
+        found = read_answer(answer, len(sources))
+        return found if is_list else found[0]
+
+    async def info(self) -> ServerInfo:
+        """What the server says of its model, limits and workers."""
+        return read_info(await self._send(Call("GET", "/info"), self._session.tries()))
+
+    async def models(self) -> list[str]:
+        """Names of the served models."""
+        return read_models(await self._send(Call("GET", "/v1/models"), self._session.tries()))
+
+    async def is_ready(self) -> bool:
+        """True when the server would take work now; False as well when it cannot be reached. Never retries."""
+        try:
+            await self._send(READY, self._session.tries(_defaults.PROBE_SECONDS, max_retries=0))
+        except FovealError as error:
+            return not_ready_or_raise(error)
+        return True
+
+    async def aclose(self) -> None:
+        """Close the connections; an `http_client` of the caller's stays open."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _send(self, call: Call, tries: Tries) -> Answer:
+        """A 200, after as many tries as the rules allow."""
+        while True:
+            try:
+                return check_status(await self._try_once(call, tries))
+            except FovealError as error:
+                wait = tries.wait_after(error)
+            await self._session.clock.sleep_async(wait)
+
+    async def _try_once(self, call: Call, tries: Tries) -> Answer:
+        """One answer, whatever its status, or DeadlineExceeded at the deadline to the moment."""
+        request = self._session.build(self._http, call, tries)
+        try:
+            async with asyncio.timeout(tries.seconds_left()):
+                return await self._exchange(request)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{self._session.base_url} did not finish within the timeout") from error
+
+    async def _exchange(self, request: httpx.Request) -> Answer:
+        with mapped_errors(self._session.base_url):
+            response = await self._http.send(request, stream=True)
+        body = bytearray()
+        try:
+            with mapped_errors(self._session.base_url, answering=True):
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+        finally:
+            await response.aclose()
+        return Answer(response.status_code, response.headers, body)

@@ -1,0 +1,81 @@
+"""What a client knows of its server, the same for both clients: address, key, patience. Sends nothing itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import httpx
+
+from foveal_client import _defaults
+from foveal_client._errors import APIStatusError, ConnectionFailed, DeadlineExceeded, FovealError
+from foveal_client._requests import Call, timeout_header
+from foveal_client._retry import Clock, Tries
+
+READY = Call("GET", "/ready")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One server and how patient to be with it."""
+
+    base_url: str
+    headers: dict[str, str] = field(repr=False)
+    """Sent with every request. May hold the key, so it is never printed."""
+    timeout_seconds: float
+    max_retries: int
+    clock: Clock
+
+    @classmethod
+    def of(
+        cls, base_url: str | None, api_key: str | None, timeout: float, max_retries: int, clock: Clock | None
+    ) -> Session:
+        """Fill gaps from the environment, then from the defaults. Raises ValueError for what cannot work."""
+        environment_url, environment_key = _defaults.from_environment()
+        url = (base_url or environment_url or _defaults.URL).strip().rstrip("/")
+        if not url.lower().startswith(("http://", "https://")):
+            raise ValueError(f"base_url must begin with http:// or https://, not {url!r}")
+        # A key read from a file tends to end in a line break, which no header may hold.
+        key = (api_key or environment_key or "").strip()
+        headers = {"User-Agent": "foveal-client"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        return cls(url, headers, _positive(timeout), _not_negative(max_retries), clock or Clock())
+
+    def tries(self, timeout: float | None = None, max_retries: int | None = None) -> Tries:
+        """The patience of one call that begins now. Raises ValueError for lengths that are none."""
+        seconds = self.timeout_seconds if timeout is None else _positive(timeout)
+        retries = self.max_retries if max_retries is None else _not_negative(max_retries)
+        return Tries(self.clock.now() + seconds, retries, self.clock)
+
+    def build(self, http: httpx.Client | httpx.AsyncClient, call: Call, tries: Tries) -> httpx.Request:
+        """One try of a call. Raises DeadlineExceeded when there is no time for it."""
+        left = tries.seconds_left()
+        return http.build_request(
+            call.method,
+            self.base_url + call.path,
+            params=call.params or None,
+            headers={**self.headers, **call.headers, **timeout_header(left)},
+            content=call.content,
+            files=call.files,
+            timeout=httpx.Timeout(left, connect=min(left, _defaults.CONNECT_SECONDS)),
+        )
+
+
+def not_ready_or_raise(error: FovealError) -> bool:
+    """False for errors that mean "not now"; any other means that nothing can be said, and is raised."""
+    if isinstance(error, (ConnectionFailed, DeadlineExceeded)):
+        return False
+    if isinstance(error, APIStatusError) and error.status == 503:
+        return False
+    raise error
+
+
+def _positive(seconds: float) -> float:
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ValueError(f"timeout must be a positive number of seconds, not {seconds}")
+    return seconds
+
+
+def _not_negative(count: int) -> int:
+    if count < 0:
+        raise ValueError(f"max_retries must be 0 or more, not {count}")
+    return count

@@ -1,0 +1,32 @@
+"""The worker program: take the device, load, measure, say ready, then answer packs until the parent is gone.
+
+Exit codes: 0 at the end of the socket, 1 after a fault that the device does not recover from, 2 when it cannot work
+as configured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import cast
+
+from foveal.ipc.child import join_parent
+from foveal.ipc.messages import ToWorker
+
+
+def main() -> int:
+    """Run the worker; returns its exit code."""
+    channel, arenas = join_parent("foveal.gpu", cast(type[ToWorker], ToWorker), ["rows", "embeddings"])
+    # OpenMP reads this when torch loads it. Its threads spin at every barrier by default, and where another process
+    # has their core (api and prep do) a forward that takes 6 ms takes 600 ms.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from foveal.gpu.worker import serve
+
+    try:
+        return serve(channel, arenas)
+    except ConnectionError:
+        return 0  # the parent left while this process computed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""How the forward of a step is started. The runner knows this interface only; graphs are one more class behind it."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+
+from foveal.gpu.buffers import Buffers
+from foveal.gpu.layout import Step
+from foveal.gpu.towers.protocol import Tower
+
+
+class Executable(Protocol):
+    """Something that encodes what lies in one set of buffers."""
+
+    @property
+    def mode(self) -> Literal["graph", "static", "eager"]:
+        """As told in `PackDone`."""
+
+    @property
+    def buffers(self) -> Buffers:
+        """Where it reads and writes."""
+
+    def run(self, step: Step) -> torch.Tensor:
+        """Encode at a step: its rows of output, which the next run overwrites. May return before they are there."""
+
+
+class DirectCall:
+    """Calls the forward: static on the shared buffers, eager on buffers of just the needed size."""
+
+    def __init__(self, tower: Tower, buffers: Buffers, mode: Literal["static", "eager"]) -> None:
+        self.tower, self.buffers, self.mode = tower, buffers, mode
+
+    def run(self, step: Step) -> torch.Tensor:
+        """One forward."""
+        output = self.buffers.output(step)
+        self.tower.forward(self.buffers.inputs(step), output)
+        return output

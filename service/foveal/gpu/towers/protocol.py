@@ -1,0 +1,74 @@
+"""What the worker asks of a vision tower, and nothing more.
+
+A tower has one forward. It is called directly (CPU, eager) and it is what a CUDA graph captures, so it must not look
+at values on the host: no `.item()`, no shape that depends on content. The invariant that makes replay right: the
+tensors of `Inputs` and `out` are views of static buffers, the same objects each time; only their content changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from foveal.families.checkpoint import Checkpoint
+from foveal.families.spec import ModelSpec
+from foveal.gpu.attention import Attention
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The sizes that buffers and checks are made from."""
+
+    row_bytes: int
+    """Bytes of one uint8 patch row."""
+    merge_area: int
+    """Patches of one token."""
+    merge_size: int
+    """Side of the square of patches that becomes one token."""
+    width: int
+    """Columns of an output row, all levels together."""
+    pooled_width: int
+    """Columns that the pooled mean is taken over, from the first on."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a forward reads. Rows from the last of `cu_seqlens` on are padding: any bytes, no image."""
+
+    rows: torch.Tensor
+    """uint8 [patches, row_bytes]: patches of the items one after the other, merge blocks in order."""
+    cu_seqlens: torch.Tensor
+    """int32 [items + 1]: cumulative patches; unused places repeat the last."""
+    grids: torch.Tensor
+    """int32 [items, 2]: height and width in patches; unused places may hold anything."""
+
+
+class Tower(Protocol):
+    """A vision tower on its device, in its compute dtype."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of rows in and out."""
+
+    @property
+    def attention(self) -> Attention:
+        """How it attends; may be captured only if the attention says so."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Device memory of the weights."""
+
+    def wanted(self) -> Mapping[str, torch.Size]:
+        """Name (without the checkpoint's prefix) and shape of every tensor that `load` needs."""
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the wanted tensors, in the file's own dtype, to the device; called once, before any forward."""
+
+    def forward(self, inputs: Inputs, out: torch.Tensor) -> None:
+        """Write `out` [patches / merge_area, width]. Every row is finite if the weights are, padding too."""
+
+
+TowerFactory = Callable[[Checkpoint, ModelSpec, torch.device, torch.dtype], Tower]

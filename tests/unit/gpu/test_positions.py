@@ -1,0 +1,62 @@
+"""Places, interpolation and angles, each against a plain way to compute the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foveal.gpu.towers.positions import Places, interpolated, locate, rope_angles, rope_frequencies, rotate
+from foveal.gpu.towers.protocol import Inputs
+
+
+def inputs_of(grids: list[tuple[int, int]], num_patches: int, places: int) -> Inputs:
+    ends = torch.tensor([0, *(h * w for h, w in grids)]).cumsum(0).int()
+    tail = ends[-1:].expand(places - len(grids))
+    unused = torch.zeros((places - len(grids), 2), dtype=torch.int32)
+    rows = torch.empty((num_patches, 48), dtype=torch.uint8)
+    return Inputs(rows, torch.cat([ends, tail]), torch.cat([torch.tensor(grids, dtype=torch.int32), unused]))
+
+
+def test_rows_are_located_in_merge_block_order_and_padding_at_the_origin() -> None:
+    grids = [(2, 4), (6, 2), (4, 4)]
+    places = locate(inputs_of(grids, 44, 7), 2)
+    wanted = [
+        (by * 2 + y, bx * 2 + x, h, w)
+        for h, w in grids
+        for by in range(h // 2)
+        for bx in range(w // 2)
+        for y in range(2)
+        for x in range(2)
+    ]
+    assert torch.stack(places, dim=1)[:36].tolist() == [list(place) for place in wanted]
+    assert {part.dtype for part in places} == {torch.int32}
+    # padding walks through nothing: one and the same place
+    assert torch.stack(places, dim=1)[36:].tolist() == [[0, 0, 2, 2]] * 8
+
+
+def test_a_pack_that_fills_everything_has_no_padding() -> None:
+    places = locate(inputs_of([(2, 2), (2, 2)], 8, 2), 2)
+    assert places.y.tolist() == [0, 0, 1, 1] * 2 and places.x.tolist() == [0, 1, 0, 1] * 2
+
+
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (8, 6), (1, 9), (23, 2)])
+def test_interpolation_is_that_of_torch_with_aligned_corners(height: int, width: int) -> None:
+    table = torch.randn(49, 5, generator=torch.Generator().manual_seed(0))
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    sizes = torch.tensor([height, width]).int().expand(height * width, 2)
+    found = interpolated(table, Places(y.flatten().int(), x.flatten().int(), sizes[:, 0], sizes[:, 1]))
+    image = table.view(1, 7, 7, 5).permute(0, 3, 1, 2)
+    wanted = F.interpolate(image, (height, width), mode="bilinear", align_corners=True)[0].flatten(1).T
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_rotation_turns_pairs_and_keeps_lengths() -> None:
+    one = torch.ones(3, dtype=torch.int32)
+    cos, sin = rope_angles(Places(one * 2, one * 5, one, one), rope_frequencies(8, 10000.0, torch.device("cpu")))
+    # the first half of the pairs turns with y, the second with x; the first frequency of each is 1
+    assert torch.allclose(cos[0, [0, 2]], torch.tensor([2.0, 5.0]).cos())
+    x = torch.randn(3, 2, 4, 8, generator=torch.Generator().manual_seed(1))
+    turned = rotate(x, cos, sin)
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
+    assert torch.allclose(turned[0, 0, 0, 0], x[0, 0, 0, 0] * cos[0, 0] - x[0, 0, 0, 4] * sin[0, 0])
