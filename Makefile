@@ -44,8 +44,8 @@ gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch 
 	rm -rf .whl
 	deploy/gpu-wheels.sh .whl
 
-load: install  ## load test of a real server on this machine
-	$(BIN)/foveal bench serve
+load: install  ## what a request costs, on a real server on this machine
+	$(BIN)/python -m tests.load.overhead
 
 clean:  ## remove what the targets made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -67,6 +68,10 @@ class Settings(BaseSettings):
     token_budgets: Annotated[tuple[Count, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="ladder of token budgets, e.g. 64,128,256; empty: inferred"
     )
+    capture: Literal["all", "lazy", "off"] = Field(
+        "all", description="CUDA graphs: all from the start, each when first asked for, or none"
+    )
+    graph_reserve_bytes: Size = Field(2 << 30, description="device memory that graphs leave free")
     max_items_per_pack: Count = Field(64, description="images in one pack")
     max_wait_ms: float = Field(0.0, ge=0, description="wait this long to collect more before packing")
     max_body_bytes: Annotated[Size, Field(ge=1)] = Field(64 << 20, description="bytes of one request body")
@@ -77,6 +82,8 @@ class Settings(BaseSettings):
     max_inflight_bytes: Size = Field(2 << 30, description="bodies, patch rows and embeddings of open requests")
     cache_bytes: Size = Field(1 << 30, description="encoder cache; 0 turns it off")
     request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
+    prep_timeout_seconds: float = Field(20.0, gt=0, description="time to read, decode and resize one image")
+    worker_timeout_seconds: float = Field(60.0, gt=0, description="a pack that takes this long ends its worker")
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
     api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="accepted bearer keys; repeatable"
@@ -91,6 +98,10 @@ class Settings(BaseSettings):
         budgets = self.token_budgets
         if list(budgets) != sorted(set(budgets)):
             raise ValueError(f"token_budgets {list(budgets)} must ascend without repeats")
+        if budgets and budgets[-1] > self.max_queue_tokens:
+            raise ValueError(
+                f"token_budgets go to {budgets[-1]}, more than max_queue_tokens {self.max_queue_tokens} lets in"
+            )
         if self.max_queue_tokens < self.max_image_tokens:
             raise ValueError(
                 f"max_queue_tokens {self.max_queue_tokens} is below max_image_tokens {self.max_image_tokens}: the "
@@ -119,13 +130,18 @@ class Settings(BaseSettings):
     def keys(self) -> tuple[str, ...]:
         """All accepted keys; raises ConfigurationError when the key file cannot be read."""
         given = tuple(key.get_secret_value() for key in self.api_key)
+        if "" in given:
+            raise ConfigurationError("--api-key: an empty key would let everyone in; leave it out or give one")
         if self.api_key_file is None:
             return given
         try:
             lines = self.api_key_file.read_text().splitlines()
-        except OSError as error:
-            raise ConfigurationError(f"--api-key-file {self.api_key_file}: {error.strerror}") from None
-        return given + tuple(line.strip() for line in lines if line.strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"--api-key-file {self.api_key_file} cannot be read: {error}") from None
+        found = tuple(line.strip() for line in lines if line.strip())
+        if not found:
+            raise ConfigurationError(f"--api-key-file {self.api_key_file} holds no key: the server would be open")
+        return given + found
 
     def shown(self) -> dict[str, Any]:
         """The settings as they may be printed: secrets masked."""
@@ -167,7 +183,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         return FromFile(**flags)
     except ValidationError as error:
         raise ConfigurationError("\n".join(_sentence(e["loc"], e["msg"]) for e in error.errors())) from None
-    except (ValueError, OSError) as error:  # a YAML file that is none
+    except (ValueError, OSError, yaml.YAMLError) as error:  # a YAML file that is none
         raise ConfigurationError(f"settings cannot be read: {error}") from None
 
 

@@ -73,6 +73,8 @@ class TokenBudget(msgspec.Struct, frozen=True):
     """Measured time of one run at this budget; 0 before it was measured."""
     bytes: int = 0
     """Device memory that this step adds beside the shared buffers (0 on the CPU)."""
+    is_captured: bool = False
+    """True when a graph replays it; else the forward is called directly on the same buffers."""
 
 
 class Level(msgspec.Struct, frozen=True):

@@ -32,6 +32,6 @@ def create_app(server: Server) -> FastAPI:
         "/metrics": describe.metrics,
         "/v1/models": describe.models,
     }.items():
-        app.add_api_route(path, endpoint, methods=["GET"], response_model=None)
+        app.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
     app.add_middleware(RequestMiddleware, server=server, router=app.router)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from foveal.engine.items import Encoded
 from foveal.errors import DeadlineExceeded, InvalidRequest, Unavailable
 
 SAFETENSORS = "application/vnd.foveal.safetensors"
+MAX_TIMEOUT_DIGITS = 12
 _BINARY = (SAFETENSORS, "application/octet-stream")
 
 Answer = tuple[str, Iterable[Any], list[Encoded]]
@@ -96,7 +98,7 @@ def _deadline(request: Request, server: Server) -> float:
     """The moment, in the loop's time, after which this request is not answered any more."""
     seconds = server.settings.request_timeout_seconds
     if (text := request.headers.get("x-request-timeout-ms")) is not None:
-        if not (text.isascii() and text.isdigit() and int(text) > 0):
+        if not (text.isascii() and text.isdigit() and len(text) <= MAX_TIMEOUT_DIGITS and int(text) > 0):
             raise InvalidRequest("X-Request-Timeout-Ms must be a whole number of milliseconds above 0")
         seconds = min(seconds, int(text) / 1000)
     waited = time.monotonic() - context_of(request).arrival
@@ -137,8 +139,8 @@ async def _until_gone(request: Request) -> None:
 
 
 def _wants_binary(accept: str) -> bool:
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    return any(kind in _BINARY for kind in kinds)
+    parts = [part.lower().replace(" ", "").partition(";") for part in accept.split(",")]
+    return any(kind in _BINARY and not re.fullmatch(r"q=0(\.0*)?", weight) for kind, _, weight in parts)
 
 
 def _timing(request: Request, server: Server, encoded: Sequence[Encoded]) -> str:
@@ -180,7 +182,9 @@ class EmbeddingsResponse(Response):
                     await send({"type": "http.response.body", "body": buffer, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            scope["foveal.context"].code = DeadlineExceeded.code
+            # what the caller has not read by now it will not get; closing would wait for it to read
+            context_of(Request(scope)).code = DeadlineExceeded.code
+            scope["foveal.abort"]()
         finally:
             self._visit.__exit__(None, None, None)
             self._server.metrics.stage_seconds.labels("serialize").observe(time.monotonic() - began)

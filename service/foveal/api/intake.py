@@ -13,6 +13,8 @@ from foveal.api.multipart import read_form, too_many_images
 from foveal.api.options import Options, read_options
 from foveal.errors import FovealError, InvalidRequest, Undecodable, UrlForbidden
 
+MAX_JSON_MARKS = 100_000
+"""Quotes, commas and brackets of a JSON body; base64 has none of them."""
 Item = TypeVar("Item")
 _KINDS = "send image/*, application/octet-stream, multipart/form-data or application/json"
 
@@ -45,6 +47,9 @@ def read_intake(body: bytes, content_type: str, query: Mapping[str, str], max_im
 
 def read_object(body: bytes) -> dict[str, Any]:
     """A JSON object; raises InvalidRequest."""
+    # counted before parsing: a few megabytes of commas would become gigabytes of objects
+    if sum(body.count(mark) for mark in b'",[{') > MAX_JSON_MARKS:
+        raise InvalidRequest('the body has too many JSON values; send {"images": [...]} and options')
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:

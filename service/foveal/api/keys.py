@@ -14,7 +14,7 @@ def require_key(connection: HTTPConnection, keys: tuple[str, ...]) -> None:
     if not keys:
         return
     scheme, _, sent = connection.headers.get("authorization", "").partition(" ")
-    given = sent.strip().encode()
+    given = sent.strip().encode("latin-1", "replace")
     # every key is compared, so that the time says nothing about which was nearly right
     matches = [hmac.compare_digest(given, key.encode()) for key in keys]
     if scheme.lower() != "bearer" or not any(matches):

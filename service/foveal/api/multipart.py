@@ -40,7 +40,7 @@ class Form:
 
 def read_form(body: bytes, content_type: str, max_files: int) -> Form:
     """Files and fields of the body; raises InvalidRequest or TooLarge."""
-    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    boundary = parse_options_header(content_type.encode("latin-1", "replace"))[1].get(b"boundary")
     if not boundary:
         raise InvalidRequest("multipart/form-data needs a boundary in its Content-Type")
     collector = _Collector(max_files)
@@ -62,6 +62,7 @@ class _Collector:
         self.form = Form()
         self.is_complete = False
         self._max_files = max_files
+        self._num_parts = 0
         self._part = _Part()
         self._name = b""
         self._value = b""
@@ -78,6 +79,9 @@ class _Collector:
         }
 
     def _begin(self) -> None:
+        self._num_parts += 1
+        if self._num_parts > MAX_FIELDS + self._max_files:
+            raise InvalidRequest(f"the multipart body has more than {MAX_FIELDS + self._max_files} parts")
         self._part, self._name, self._value = _Part(), b"", b""
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
@@ -113,8 +117,6 @@ class _Collector:
 
     def _field(self, name: bytes, value: bytes) -> None:
         self.form.fields[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-        if len(self.form.fields) > MAX_FIELDS:
-            raise InvalidRequest(f"the multipart body has more than {MAX_FIELDS} fields")
 
     def _finish(self) -> None:
         self.is_complete = True

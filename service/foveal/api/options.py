@@ -23,7 +23,8 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Pixels = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Pixels = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10**12)]
+Priority = Annotated[int, BeforeValidator(_no_bool), Field(ge=-(10**6), le=10**6)]
 Colour = Annotated[str, StringConstraints(pattern=r"^(white|black|#[0-9A-Fa-f]{6})$")]
 
 
@@ -41,23 +42,25 @@ class Options(BaseModel):
     background: Colour = Field("white", description="under transparent parts: white, black or #rrggbb")
     oversize: Literal["reject", "downscale"] = Field("reject", description="for pictures above --max-image-tokens")
     encoding_format: Literal["base64", "float"] = Field("base64", description="of embeddings in JSON answers")
-    priority: Annotated[int, BeforeValidator(_no_bool)] = Field(0, description="larger first")
+    priority: Priority = Field(0, description="larger first")
 
 
 def read_options(*sources: Mapping[str, Any]) -> Options:
     """Options from the query and the body; later sources win. Raises InvalidRequest naming the option."""
     merged = {name: value for source in sources for name, value in source.items()}
+    # the first one is enough: a body may name millions
+    if (unknown := next((name for name in merged if name not in Options.model_fields), None)) is not None:
+        known = ", ".join(Options.model_fields)
+        raise InvalidRequest(f"there is no option {unknown[:100]!r}; options are {known}", param=unknown[:100])
     try:
         return Options.model_validate(merged)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else None
-        raise InvalidRequest(_sentence(name, first["type"], first["msg"]), param=name) from None
+        raise InvalidRequest(_sentence(name, first["msg"]), param=name) from None
 
 
-def _sentence(name: str | None, kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return f"there is no option {name!r}; options are {', '.join(Options.model_fields)}"
+def _sentence(name: str | None, message: str) -> str:
     if name == "background":
         return "background: say white, black or #rrggbb"
     return f"{name}: {re.sub('^Value error, ', '', message)}"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
+from foveal.api.protocol import BoundedProtocol
 from foveal.engine.assembly import Service, assemble, check
 from foveal.engine.devices import worker_places
 from foveal.errors import ConfigurationError
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than proxies and our client keep idle connections, so that they close first."""
+SHUTDOWN_SECONDS = 2
+"""For connections that still read an answer when all work is done or given up."""
 LAG_PROBE_SECONDS = 0.25
 OK, WRONG_SETTINGS = 0, 2
 
@@ -83,7 +85,8 @@ class DrainingServer(uvicorn.Server):
             log.info("draining", extra={"signal": signal.Signals(sig).name})
         else:
             log.warning("second signal: stopping now")
-            self.should_exit = self.force_exit = True
+            self._run.stop_now()
+            self.should_exit = True
 
     def stop(self) -> None:
         """Close the listening socket and end."""
@@ -95,7 +98,7 @@ class _Run:
 
     def __init__(self, server: Server, spec: ModelSpec | None, environment: dict[str, str]) -> None:
         self._server, self._spec, self._environment = server, spec, environment
-        self._drain = asyncio.Event()
+        self._drain, self._give_up = asyncio.Event(), asyncio.Event()
         self._exit_code = OK
 
     def start_draining(self) -> bool:
@@ -108,6 +111,10 @@ class _Run:
         self._drain.set()
         return True
 
+    def stop_now(self) -> None:
+        """Do not wait for accepted work: tell its callers."""
+        self._give_up.set()
+
     async def until_stopped(self, sock: socket.socket) -> int:
         """Serve on the socket; the exit code."""
         config = uvicorn.Config(
@@ -117,7 +124,8 @@ class _Run:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
             lifespan="off",
-            http="httptools",
+            http=BoundedProtocol,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         web = DrainingServer(config, self)
         background = [asyncio.create_task(job) for job in (self._work(web), self._watch_lag())]
@@ -137,6 +145,11 @@ class _Run:
             self._fail(str(error))
             web.stop()
             return
+        except Exception:
+            log.critical("the server could not be assembled: this is a bug", exc_info=True)
+            self._exit_code = 1
+            web.stop()
+            return
         children = asyncio.create_task(service.run())
         failed = asyncio.create_task(service.pool.failed_to_start.wait())
         drained = asyncio.create_task(self._drained(service))
@@ -148,8 +161,8 @@ class _Run:
                 self._exit_code = 1
                 log.critical("supervision ended", exc_info=children.exception())
         finally:
-            web.stop()
             await service.stop()
+            web.stop()
             for task in (children, failed, drained):
                 task.cancel()
 
@@ -168,9 +181,12 @@ class _Run:
     async def _drained(self, service: Service) -> None:
         await self._drain.wait()
         service.engine.gate.is_draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._server.settings.drain_seconds):
-                await service.engine.gate.until_empty()
+        empty = asyncio.create_task(service.engine.gate.until_empty())
+        enough = asyncio.create_task(self._give_up.wait())
+        seconds = self._server.settings.drain_seconds
+        await asyncio.wait((empty, enough), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        empty.cancel()
+        enough.cancel()
 
     async def _watch_lag(self) -> None:
         """How late the loop runs what is due: everything that a caller waits for is at least that late."""

@@ -14,6 +14,7 @@ COMMANDS = {
     "encode": "encode files or folders through a running server",
     "info": "show what a running server serves",
     "demo": "start a server, encode pictures, draw what came out",
+    "bench": "simulate or measure parts of the service",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from foveal_client import Client, FovealError
 
@@ -17,10 +18,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print /info; the exit code is 1 when the server does not answer."""
-    with Client(args.url, api_key=args.api_key) as client:
-        try:
+    try:
+        with Client(args.url, api_key=args.api_key) as client:
             print(json.dumps(client.info().raw, indent=2))
-        except FovealError as error:
-            print(f"foveal: {error}")
-            return 1
+    except (FovealError, ValueError) as error:
+        print(f"foveal: {error}", file=sys.stderr)
+        return 2
     return 0

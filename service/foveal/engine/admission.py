@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from foveal.errors import Draining, Overloaded, TooLarge
+from foveal.ipc.arena import Block
+from foveal.ipc.messages import Span
 from foveal.metrics import Metrics
 
 MAX_RETRY_AFTER_SECONDS = 60.0
@@ -50,6 +53,7 @@ class Gate:
         self.speed = Speed()
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
+        self._held: Counter[Span] = Counter()
         self._changed = asyncio.Event()
 
     def visit(self) -> Visit:
@@ -85,6 +89,19 @@ class Gate:
             retry_after=wait,
         )
 
+    def hold(self, span: Span) -> None:
+        """Count the bytes of a block that an answer needs."""
+        self._held[span] += 1
+        if self._held[span] == 1:
+            self.add(num_bytes=span.length)
+
+    def let_go(self, span: Span) -> None:
+        """An answer needs the block no longer."""
+        self._held[span] -= 1
+        if not self._held[span]:
+            del self._held[span]
+            self.add(num_bytes=-span.length)
+
     def add(self, tokens: int = 0, num_bytes: int = 0, items: int = 0, visits: int = 0) -> None:
         """Take on more, or less where numbers are negative."""
         self._tokens += tokens
@@ -102,6 +119,7 @@ class Visit:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._held_bytes = 0
+        self._answers: list[Span] = []
         self._answer_bytes = 0
         self._running = 0
 
@@ -112,8 +130,10 @@ class Visit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for span in self._answers:
+            self._gate.let_go(span)
         self._gate.add(num_bytes=-self._held_bytes, visits=-1)
-        self._held_bytes = 0
+        self._held_bytes, self._answers = 0, []
 
     def hold_body(self, num_bytes: int) -> None:
         """Count body bytes as they arrive; raises Overloaded."""
@@ -121,15 +141,16 @@ class Visit:
             raise self._gate.overloaded(0)
         self._hold(num_bytes)
 
-    def hold_answer(self, num_bytes: int) -> None:
-        """Keep counting an embedding that was encoded, until the answer is sent."""
-        self._hold(num_bytes)
+    def hold_answer(self, block: Block) -> None:
+        """Count an embedding until the answer is sent: once, however many answers hold it."""
+        self._answers.append(block.span)
+        self._gate.hold(block.span)
 
     async def admit(self, tokens: int, work_bytes: int, answer_bytes: int) -> Place:
         """Wait for or be refused a place for one image; raises Overloaded or TooLarge."""
         total = work_bytes + answer_bytes
         self._answer_bytes += answer_bytes
-        if max(total, self._answer_bytes) > self._gate.max_bytes:
+        if self._held_bytes + max(total, self._answer_bytes) > self._gate.max_bytes:
             raise TooLarge(
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "
                 "send fewer or smaller images"

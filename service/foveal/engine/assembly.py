@@ -61,8 +61,7 @@ def check(settings: Settings, spec: ModelSpec) -> None:
 def assemble(settings: Settings, spec: ModelSpec, metrics: Metrics, environment: dict[str, str]) -> Service:
     """All parts, not yet running. Must be called on the loop; raises ConfigurationError."""
     check(settings, spec)
-    images, rows = (Arena(name, settings.max_inflight_bytes) for name in ("images", "rows"))
-    embeddings = Arena("embeddings", settings.max_inflight_bytes + settings.cache_bytes)
+    images, rows, embeddings = _arenas(settings)
     cache = EncoderCache(settings.cache_bytes, metrics)
     memory = Memory(Allocator(images), Allocator(rows), Allocator(embeddings, cache.evict))
     gate = Gate(settings.max_queue_tokens, settings.max_inflight_bytes, metrics)
@@ -72,10 +71,21 @@ def assemble(settings: Settings, spec: ModelSpec, metrics: Metrics, environment:
     return Service(engine, pool, prep)
 
 
+def _arenas(settings: Settings) -> list[Arena]:
+    sizes = {"images": 0, "rows": 0, "embeddings": settings.cache_bytes}
+    try:
+        return [Arena(name, settings.max_inflight_bytes + more) for name, more in sizes.items()]
+    except (OSError, OverflowError, ValueError, MemoryError) as error:
+        raise ConfigurationError(
+            f"shared memory of --max-inflight-bytes {settings.max_inflight_bytes} and --cache-bytes "
+            f"{settings.cache_bytes} cannot be had: {error}; lower them"
+        ) from None
+
+
 def _prep_pool(settings: Settings, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]) -> PrepPool:
     size = settings.prep_workers or min(len(os.sched_getaffinity(0)), MAX_PREP_WORKERS)
     program = Program("foveal.vision", arenas, environment, settings.log_level, settings.log_format)
-    return PrepPool(size, program, settings.max_image_pixels, metrics)
+    return PrepPool(size, program, settings.max_image_pixels, settings.prep_timeout_seconds, metrics)
 
 
 def _worker_pool(
@@ -94,10 +104,13 @@ def _worker_pool(
         token_budgets=settings.token_budgets or inferred_budgets(settings.max_image_tokens),
         max_items=settings.max_items_per_pack,
         threads=placement.threads,
+        capture=settings.capture,
+        max_image_tokens=settings.max_image_tokens,
+        reserve_bytes=settings.graph_reserve_bytes,
     )
     programs = [
         (place, Program("foveal.gpu", arenas, place.environment, settings.log_level, settings.log_format))
         for place in placement.places
     ]
     batcher = Batcher(settings.max_wait_ms / 1000, metrics)
-    return Pool(programs, configure, settings.ready_quorum, batcher, metrics)
+    return Pool(programs, configure, settings.ready_quorum, settings.worker_timeout_seconds, batcher, metrics)

@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 
 from foveal.engine.items import Entry, Item, Timings
-from foveal.engine.packing import next_pack
+from foveal.engine.packing import least_finish, next_pack, predicted_milliseconds
 from foveal.engine.worker import SentPack, Worker
-from foveal.errors import FovealError, Unavailable
+from foveal.errors import Draining, FovealError, Unavailable
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
 
@@ -28,6 +28,7 @@ class Batcher:
         self._max_wait = max_wait_seconds
         self._metrics = metrics
         self._queue: list[Entry] = []
+        self._entries: set[Entry] = set()
         self._workers: Sequence[Worker] = ()
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -36,15 +37,28 @@ class Batcher:
         """The workers that packs go to."""
         self._workers = workers
 
-    async def encode(self, item: Item, priority: int) -> Timings:
-        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`."""
-        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), priority)
+    async def encode(self, item: Item, priority: int, deadline: float | None = None) -> Timings:
+        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`.
+
+        A deadline, of time.monotonic(), makes it more urgent as it comes near; leaving is for the caller to do.
+        """
+        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), priority, deadline)
         self._queue.append(entry)
-        self.pump()
+        self._entries.add(entry)
         try:
+            self.pump()
             return await entry.done
         finally:
+            entry.done.cancel()  # without effect on a settled one; else nobody wants it any more
+            self._entries.discard(entry)
             self._show()
+
+    def stop(self) -> None:
+        """Tell everyone who still waits that the server has stopped."""
+        for entry in self._entries:
+            if entry.is_wanted:
+                entry.done.set_exception(Draining("the server stopped before this image was encoded; try again"))
+        self._queue = []
 
     def pump(self) -> None:
         """Give every worker that can take one its next pack. Decides without awaiting."""
@@ -61,7 +75,7 @@ class Batcher:
             entries = tuple(self._queue[i] for i in pack.members)
             taken = set(pack.members)
             self._queue = [entry for i, entry in enumerate(self._queue) if i not in taken]
-            cost = pack.budget.milliseconds if pack.budget else float(pack.num_tokens)
+            cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
             worker.send(SentPack(entries, pack.num_tokens, pack.budget, pack.reason, now, cost))
         self._show()
 
@@ -121,13 +135,14 @@ class Batcher:
         self._queue = []
 
     def _next_worker(self) -> Worker | None:
-        """The worker with the least outstanding time that can take a pack; ties rotate."""
+        """The worker that can take a pack and would end it first; ties rotate."""
         able = [worker for worker in self._workers if worker.can_take]
         if not able:
             return None
         self._turn += 1
-        rotated = able[self._turn % len(able) :] + able[: self._turn % len(able)]
-        return min(rotated, key=lambda worker: worker.outstanding_milliseconds)
+        waiting = sum(entry.num_tokens for entry in self._queue)
+        costs = [worker.ladder.cover(min(waiting, worker.ladder.max_tokens)) for worker in able]
+        return able[least_finish([worker.outstanding_milliseconds for worker in able], costs, self._turn)]
 
     def _collects(self, worker: Worker, now: float) -> bool:
         """True while --max-wait-ms lets more arrive; wakes up when it is over."""
@@ -143,7 +158,9 @@ class Batcher:
 
     def _count(self, worker: Worker, pack: SentPack, result: PackDone) -> None:
         m = self._metrics
-        m.packs.labels(worker.name, result.mode, pack.reason).inc()
+        mode = "graph" if result.mode == "graph" else "eager"
+        reason = "cpu" if result.mode == "static" else result.reason or pack.reason
+        m.packs.labels(worker.name, mode, reason).inc()
         m.pack_items.observe(len(pack.entries))
         m.pack_tokens.observe(pack.num_tokens)
         m.tokens.inc(pack.num_tokens)

@@ -136,6 +136,8 @@ class Child(Generic[Sent, Received]):
             self._listener.started()
             while (message := await channel.receive()) is not None:
                 self._listener.received(message)
+        except Exception:  # costs this child, which starts anew, and not the server
+            log.exception("what a child said could not be handled: this is a bug", extra={"child": self.name})
         finally:
             self._channel = self.pid = None
             channel.close()

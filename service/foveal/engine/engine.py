@@ -114,13 +114,14 @@ class Engine:
         digest = await _sha256(image)
         key: Key = (digest, self.spec.revision, *wishes.key())
         if (hit := self.cache.get(key)) is not None:
+            visit.hold_answer(hit.embedding)
             return hit.as_hit(), "cache_hit"
         joins = key in self._flights
         began = time.monotonic()
         encoded = await self._flights.join(key, lambda: self._encode(key, digest, image, wishes, visit))
+        visit.hold_answer(encoded.embedding)
         if joins:
             return encoded.as_joined(time.monotonic() - began), "coalesced"
-        visit.hold_answer(encoded.num_bytes)
         return encoded, "encoded"
 
     async def _encode(self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit) -> Encoded:
@@ -133,7 +134,7 @@ class Engine:
         plan = self._plan(probed, wishes)
         rows_bytes = plan.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
-        with await visit.admit(plan.num_tokens, len(image) + rows_bytes, embedding_bytes):
+        with await visit.admit(plan.num_tokens, rows_bytes, embedding_bytes):
             rows = await self._memory.rows.block(rows_bytes)
             prepared = await self._prep.prepare(block, rows, plan, wishes.background)
             del block

@@ -61,6 +61,7 @@ class Entry:
     done: asyncio.Future[Timings]
     arrival: float
     priority: int = 0
+    deadline: float | None = None
     lost_with: int = 0
     """Workers that died with it; it runs again once."""
     max_company: int = 1 << 30
@@ -70,6 +71,11 @@ class Entry:
     def num_tokens(self) -> int:
         """Output rows."""
         return self.item.num_tokens
+
+    @property
+    def num_patches(self) -> int:
+        """Input rows."""
+        return self.item.num_patches
 
     @property
     def is_wanted(self) -> bool:

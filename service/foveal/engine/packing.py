@@ -1,36 +1,57 @@
 """Which entries run together, and at which budget: pure functions over plain data.
 
-A pack is chosen when a worker can start it, from everything that waits then. Entries are considered by priority and
-age; the first of them always goes, so nobody waits for more packs than there are entries before it. The rest of
-the budget is filled with those behind it that still fit, and the budget is the cheapest per token of those that
-filling can reach.
+A pack is chosen when a worker can start it, from everything that waits then. The most urgent entry always goes.
+The others and the budget are chosen so that all that waits is expected to cost least: the measured time of this
+run, and the estimated time of what it leaves behind. Of equal choices the one with more tokens wins, and of equal
+fillings the one with more urgent entries.
+
+How long an entry can wait: urgency is priority + seconds waited + at most DEADLINE_STEPS for a near deadline. So
+another goes before it as the most urgent only if it arrived within AGEING_SECONDS x (its lead in priority +
+DEADLINE_STEPS) after it. At most as many packs start before an entry's own as there are such others. With equal
+priorities and no deadlines these are the entries that were there before it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from foveal.engine.ladder import Ladder
 from foveal.types import TokenBudget
 
 AGEING_SECONDS = 1.0
 """Waiting this long is worth one step of priority."""
+DEADLINE_SECONDS = 2.0
+"""A deadline counts from this long before it."""
+DEADLINE_STEPS = 4.0
+"""Steps of priority that a deadline is worth when it has come."""
 MAX_CONSIDERED = 128
 """Entries that one decision looks at; those behind are looked at by the next."""
+MAX_TRIED = 16
+"""Budgets that one decision fills, of those that could cost least."""
+TIE_SHARE = 0.05
+"""Predicted times that differ by less than this share are equal: measurements differ as much."""
 
 
 class Packable(Protocol):
-    """What packing looks at."""
+    """What packing looks at. Times are of one monotonic clock, in seconds."""
 
     @property
     def num_tokens(self) -> int:
         """Output rows."""
 
     @property
+    def num_patches(self) -> int:
+        """Input rows."""
+
+    @property
     def arrival(self) -> float:
         """When it was queued."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When it must be done."""
 
     @property
     def priority(self) -> int:
@@ -39,23 +60,6 @@ class Packable(Protocol):
     @property
     def max_company(self) -> int:
         """Items that its pack may have."""
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """The budgets of a worker, ascending by tokens."""
-
-    budgets: tuple[TokenBudget, ...]
-
-    @property
-    def max_tokens(self) -> int:
-        """What the largest budget holds."""
-        return self.budgets[-1].tokens if self.budgets else 0
-
-    def smallest_for(self, num_tokens: int, num_items: int) -> TokenBudget | None:
-        """The smallest budget that holds this much, or None."""
-        first = bisect_left(self.budgets, num_tokens, key=lambda budget: budget.tokens)
-        return next((b for b in self.budgets[first:] if b.items >= num_items), None)
 
 
 @dataclass(frozen=True)
@@ -72,52 +76,130 @@ def next_pack(entries: Sequence[Packable], ladder: Ladder, now: float) -> Pack |
     """The pack that a free worker starts now; None when nothing waits. Never exceeds a capacity."""
     if not entries:
         return None
-    order = sorted(range(len(entries)), key=lambda i: _urgency(entries[i], now), reverse=True)[:MAX_CONSIDERED]
+    urgency = [_urgency(entry, now) for entry in entries]
+    order = sorted(range(len(entries)), key=urgency.__getitem__, reverse=True)[:MAX_CONSIDERED]
     first = order[0]
     if ladder.smallest_for(entries[first].num_tokens, 1) is None:
         reason = "oversize" if ladder.budgets else "no_budgets"
         return Pack((first,), entries[first].num_tokens, None, reason)
-    return _cheapest(_fillings(entries, order, ladder))
+    sizes = [tokens for i in order if (tokens := entries[i].num_tokens) <= ladder.max_tokens]
+    return _cheapest(_companions(entries, order, ladder), sizes, ladder)
+
+
+def predicted_milliseconds(members: Sequence[Packable], budget: TokenBudget | None, ladder: Ladder) -> float:
+    """Time of a run of these entries; in tokens where the ladder was not measured."""
+    if budget is None:
+        cost = ladder.rate * sum(entry.num_tokens for entry in members)
+    else:
+        cost = ladder.costs[ladder.budgets.index(budget)]
+    if not ladder.is_measured:
+        return cost
+    return cost + ladder.attention.ms_per_patch2 * sum(entry.num_patches**2 for entry in members)
+
+
+def least_finish(outstanding: Sequence[float], costs: Sequence[float], turn: int) -> int:
+    """Which worker ends first: each has so much outstanding, and the pack costs it so much. Ties rotate by turn."""
+    finish = [busy + cost for busy, cost in zip(outstanding, costs, strict=True)]
+    least = min(finish)
+    tied = [i for i, end in enumerate(finish) if end <= least * (1 + TIE_SHARE)]
+    return tied[turn % len(tied)]
 
 
 def _urgency(entry: Packable, now: float) -> float:
-    """Priority, raised by age so that nobody starves."""
-    return entry.priority + (now - entry.arrival) / AGEING_SECONDS
+    """Priority, raised by age so that nobody starves, and by a deadline that is near."""
+    urgency = entry.priority + (now - entry.arrival) / AGEING_SECONDS
+    if entry.deadline is not None:
+        left = min(max(entry.deadline - now, 0.0), DEADLINE_SECONDS)
+        urgency += DEADLINE_STEPS * (1 - left / DEADLINE_SECONDS)
+    return urgency
 
 
-def _fillings(entries: Sequence[Packable], order: Sequence[int], ladder: Ladder) -> list[Pack]:
-    """For every budget that holds the first entry, the pack that filling it in order gives."""
-    packs: list[Pack] = []
-    for budget in ladder.budgets:
-        if budget.tokens < entries[order[0]].num_tokens:
-            continue
-        members, tokens = _fill(entries, order, budget)
-        fit = ladder.smallest_for(tokens, len(members))
-        assert fit is not None, "what was filled into a budget fits none: this is a bug"
-        packs.append(Pack(members, tokens, fit))
-        if len(members) == len(order):
+class _Candidate(NamedTuple):
+    place: int
+    tokens: int
+
+
+def _companions(entries: Sequence[Packable], order: Sequence[int], ladder: Ladder) -> list[_Candidate]:
+    """The most urgent entry and those behind it that could join; any of them together respect max_company."""
+    first = entries[order[0]]
+    room = min(ladder.max_items, first.max_company)
+    space = ladder.max_tokens - first.num_tokens
+    pool = [_Candidate(order[0], first.num_tokens)]
+    for i in order[1:]:
+        if len(pool) >= room:
             break
-    return packs
+        if entries[i].num_tokens <= space and entries[i].max_company >= room:
+            pool.append(_Candidate(i, entries[i].num_tokens))
+    return pool
 
 
-def _fill(entries: Sequence[Packable], order: Sequence[int], budget: TokenBudget) -> tuple[tuple[int, ...], int]:
-    members: list[int] = []
-    tokens, company = 0, budget.items
-    for i in order:
-        entry = entries[i]
-        joins = min(company, entry.max_company)
-        if tokens + entry.num_tokens <= budget.tokens and len(members) + 1 <= joins:
-            members.append(i)
-            tokens += entry.num_tokens
-            company = joins
-    return tuple(members), tokens
+def _cheapest(pool: Sequence[_Candidate], sizes: Sequence[int], ladder: Ladder) -> Pack:
+    """The pack with the least cost of itself and of what it leaves. Tries budgets by what they could cost at best."""
+    waiting = sum(sizes)
+    rate = ladder.rate_for(waiting / len(sizes))
+
+    def cost_with(k: int, tokens: int) -> float:
+        rest = waiting - tokens
+        return ladder.costs[k] + max(ladder.cover(rest), rest * rate)
+
+    sums = _reachable_sums(pool, ladder.max_tokens)
+    options: list[tuple[float, int, int]] = []
+    for k, budget in enumerate(ladder.budgets):
+        if budget.tokens >= pool[0].tokens and budget.items:
+            fullest = (sums[-1] & ((2 << budget.tokens) - 1)).bit_length() - 1
+            options.append((cost_with(k, fullest), -fullest, k))
+    options.sort()
+    best: tuple[float, int, Pack] | None = None
+    for cost, fullest, k in options[:MAX_TRIED]:
+        if best is not None and best[:2] <= (cost, fullest):
+            break
+        budget = ladder.budgets[k]
+        members = _members(pool, sums, -fullest)
+        if len(members) > budget.items:
+            members = max(_filled(pool, budget), _filled(_by_size(pool), budget), key=_total)
+        tokens = _total(members)
+        k = ladder.cheapest_for(tokens, len(members))
+        cost = cost_with(k, tokens)
+        if best is None or (cost, -tokens) < best[:2]:
+            best = cost, -tokens, Pack(tuple(m.place for m in members), tokens, ladder.budgets[k])
+    assert best is not None, "the most urgent entry fits no budget: this is a bug"
+    return best[2]
 
 
-def _cheapest(packs: Sequence[Pack]) -> Pack:
-    """Least measured time per token; of equal ones the largest. Unmeasured budgets cost their tokens."""
+def _reachable_sums(pool: Sequence[_Candidate], most: int) -> list[int]:
+    """After each candidate, a set bit for every total of tokens that the pool up to it can make with its first."""
+    mask = (2 << most) - 1
+    reachable = [1 << pool[0].tokens]
+    for candidate in pool[1:]:
+        last = reachable[-1]
+        reachable.append((last | (last << candidate.tokens)) & mask)
+    return reachable
 
-    def cost_per_token(pack: Pack) -> tuple[float, int]:
-        assert pack.budget is not None
-        return (pack.budget.milliseconds or pack.budget.tokens) / pack.num_tokens, -pack.num_tokens
 
-    return min(packs, key=cost_per_token)
+def _members(pool: Sequence[_Candidate], sums: Sequence[int], tokens: int) -> list[_Candidate]:
+    """Candidates that make exactly this total, from as short a head of the pool as can make it."""
+    members: list[_Candidate] = [pool[0]]
+    for i in range(len(pool) - 1, 0, -1):
+        if not sums[i - 1] >> tokens & 1:
+            members.append(pool[i])
+            tokens -= pool[i].tokens
+    return members
+
+
+def _filled(pool: Sequence[_Candidate], budget: TokenBudget) -> list[_Candidate]:
+    """The first candidate, then whatever fits in the order given."""
+    members: list[_Candidate] = []
+    tokens = 0
+    for candidate in pool:
+        if tokens + candidate.tokens <= budget.tokens and len(members) < budget.items:
+            members.append(candidate)
+            tokens += candidate.tokens
+    return members
+
+
+def _by_size(pool: Sequence[_Candidate]) -> list[_Candidate]:
+    return [pool[0], *sorted(pool[1:], key=lambda candidate: candidate.tokens, reverse=True)]
+
+
+def _total(members: Sequence[_Candidate]) -> int:
+    return sum(candidate.tokens for candidate in members)

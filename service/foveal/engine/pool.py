@@ -13,6 +13,8 @@ from foveal.engine.worker import Worker
 from foveal.ipc.messages import Configure
 from foveal.metrics import Metrics
 
+WATCH_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class Place:
@@ -31,10 +33,11 @@ class Pool:
         places: Sequence[tuple[Place, Program]],
         configure: Configure,
         quorum: int,
+        timeout: float,
         batcher: Batcher,
         metrics: Metrics,
     ) -> None:
-        self.quorum = quorum
+        self.quorum, self._timeout = quorum, timeout
         self.failed_to_start = asyncio.Event()
         self._batcher = batcher
         self.workers = [
@@ -70,11 +73,21 @@ class Pool:
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
         async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch())
+            running = [group.create_task(worker.child.run()) for worker in self.workers]
+            await asyncio.wait(running)
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        """End workers that hang."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
             for worker in self.workers:
-                group.create_task(worker.child.run())
+                worker.end_if_late(self._timeout)
 
     async def stop(self) -> None:
-        """End the processes."""
+        """Tell everyone who still waits, and end the processes."""
+        self._batcher.stop()
         await asyncio.gather(*(worker.child.stop() for worker in self.workers))
 
     def failure(self) -> str:

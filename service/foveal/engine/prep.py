@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from foveal.engine.child import Child, Program
-from foveal.errors import Undecodable, error_of
+from foveal.errors import Draining, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
 from foveal.types import PixelPlan
 
 log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 0.5
 
 
 @dataclass(eq=False)
@@ -31,8 +33,8 @@ class _Task:
 class PrepPool:
     """Gives tasks to idle processes; headers go before pictures, so that refusals do not wait for decoding."""
 
-    def __init__(self, size: int, program: Program, max_pixels: int, metrics: Metrics) -> None:
-        self._max_pixels = max_pixels
+    def __init__(self, size: int, program: Program, max_pixels: int, timeout: float, metrics: Metrics) -> None:
+        self._max_pixels, self._timeout = max_pixels, timeout
         self._probes: deque[_Task] = deque()
         self._prepares: deque[_Task] = deque()
         self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
@@ -53,11 +55,24 @@ class PrepPool:
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
         async with asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch())
+            running = [group.create_task(worker.child.run()) for worker in self._workers]
+            await asyncio.wait(running)
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        """End processes that hang, or that a picture keeps busy for too long."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
             for worker in self._workers:
-                group.create_task(worker.child.run())
+                worker.end_if_late(self._timeout)
 
     async def stop(self) -> None:
-        """End the processes."""
+        """Tell everyone who still waits, and end the processes."""
+        waiting = [*self._probes, *self._prepares, *(w.task for w in self._workers if w.task is not None)]
+        for task in waiting:
+            if not task.done.done():
+                task.done.set_exception(Draining("the server stopped before this image was read; try again"))
         await asyncio.gather(*(worker.child.stop() for worker in self._workers))
 
     async def probe(self, image: Block) -> Probed:
@@ -103,19 +118,27 @@ class _PrepWorker:
         self.is_ready = False
         self._pool = pool
         self._metrics = metrics
-        self._task: _Task | None = None
+        self.task: _Task | None = None
         self._since = 0.0
+        self._was_late = False
 
     @property
     def is_idle(self) -> bool:
-        return self.is_ready and self._task is None
+        return self.is_ready and self.task is None
 
     def take_next(self) -> None:
         """Start the next task, if there is one."""
-        self._task = self._pool.next_task()
-        if self._task is not None:
+        self.task = self._pool.next_task()
+        if self.task is not None:
             self._since = time.monotonic()
-            self.child.send(self._task.message)
+            self.child.send(self.task.message)
+
+    def end_if_late(self, timeout: float) -> None:
+        """Kill the process when its task takes longer than it may; `lost` tells the caller."""
+        if self.task is not None and time.monotonic() - self._since > timeout:
+            log.warning("prep process is late", extra={"child": self.child.name, "seconds": round(timeout, 1)})
+            self._was_late = True
+            self.child.kill()
 
     def started(self) -> None:
         """Wait for its ChildReady."""
@@ -124,8 +147,8 @@ class _PrepWorker:
         """Settle the task in hand and take the next."""
         if isinstance(message, ChildReady):
             self.is_ready = True
-        elif self._task is not None:
-            task, self._task = self._task, None
+        elif self.task is not None:
+            task, self.task = self.task, None
             if not task.done.done():
                 if isinstance(message, Refused):
                     task.done.set_exception(error_of(message.code, message.message))
@@ -136,10 +159,10 @@ class _PrepWorker:
     def lost(self, exit_code: int) -> None:
         """The picture in hand is what ended the process: its caller is told, nobody else."""
         self.is_ready = False
+        why = "took too long" if self._was_late else "failed badly (out of memory, or a decoder crash)"
+        self._was_late = False
         self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
-        task, self._task = self._task, None
+        task, self.task = self.task, None
         if task is not None and not task.done.done():
             log.warning("a picture ended its prep process", extra={"child": self.child.name, "exit_code": exit_code})
-            task.done.set_exception(
-                Undecodable("decoding this image failed badly (out of memory, or a decoder crash); re-encode the image")
-            )
+            task.done.set_exception(Undecodable(f"decoding this image {why}; re-encode the image, or make it smaller"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 from foveal.engine.child import Child, Program
 from foveal.engine.items import Entry
-from foveal.engine.packing import Ladder
+from foveal.engine.ladder import Attention, Ladder
 from foveal.ipc.messages import (
     Configure,
     FromWorker,
+    LadderChanged,
     PackDone,
     PackFailed,
     PackItem,
@@ -28,6 +30,8 @@ from foveal.types import TokenBudget
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STARTS = 3
+LATE_FACTOR = 20
+"""A pack is late after the timeout and so many times its predicted time."""
 
 
 @dataclass
@@ -126,6 +130,8 @@ class Worker:
                 log.error("worker cannot start", extra={"worker": self.name, "reason": message.message})
             case WorkerReady():
                 self._is_ready(message)
+            case LadderChanged():
+                self._ladder_changed(message)
             case PackDone() | PackFailed():
                 if message.device_bytes:
                     self._metrics.gpu_memory_bytes.labels(self.name, "used").set(message.device_bytes)
@@ -142,6 +148,19 @@ class Worker:
         for pack in packs:
             self._settle(self, pack, None)
         self._changed()
+
+    def end_if_late(self, timeout: float) -> None:
+        """Kill the process when a pack takes far longer than predicted; its items run elsewhere."""
+        oldest = min(self._packs.values(), key=lambda pack: pack.sent, default=None)
+        if oldest is not None and time.monotonic() - oldest.sent > timeout + LATE_FACTOR * oldest.milliseconds / 1000:
+            log.error("worker hangs", extra={"worker": self.name, "seconds": round(time.monotonic() - oldest.sent, 1)})
+            self.child.kill()
+
+    def _ladder_changed(self, message: LadderChanged) -> None:
+        self.ladder = Ladder(message.budgets, Attention(message.ms_per_patch2, message.typical_patches))
+        self._metrics.graph_memory_bytes.labels(self.name).set(message.graph_bytes)
+        captured = sum(budget.is_captured for budget in message.budgets)
+        self.stage = "ready" if message.is_final else f"ready, {captured} graphs captured so far"
 
     def _is_ready(self, message: WorkerReady) -> None:
         self.ready, self.was_ready, self.stage = message, True, "ready"

@@ -19,31 +19,27 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float16": torch.float16,
     "float32": torch.float32,
 }
+LARGEST: dict[DType, float] = {name: torch.finfo(dtype).max for name, dtype in TORCH_DTYPES.items()}
 Failures = tuple[tuple[int, str], ...]
 
 
-def copy_out(
-    layout: Layout,
-    items: Sequence[PackItem],
-    output: torch.Tensor,
-    targets: Sequence[npt.NDArray[np.uint8]],
-    geometry: Geometry,
-) -> Failures:
-    """Write each item's embedding to its target; one that is not finite is not written but listed."""
-    peaks = _peaks(layout, output)
+def write(place: slice, item: PackItem, output: torch.Tensor, target: torch.Tensor, geometry: Geometry) -> None:
+    """Write an item's embedding to its target, uint8 on the host, in the asked kind and dtype.
+
+    Rounds to nearest even, on the device. With a pinned target nothing waits.
+    """
+    dtype, values = TORCH_DTYPES[item.output.dtype], output[place]
+    if item.output.kind == "pooled":
+        values = pooled(values, geometry, item.output.normalize)
+    target.view(dtype).view(values.shape).copy_(values.to(dtype), non_blocking=True)
+
+
+def failures_of(layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]) -> Failures:
+    """Items whose values are not finite in the asked dtype, by the peaks of their rows, on the host."""
     failures: list[tuple[int, str]] = []
-    for i, (item, place, target) in enumerate(zip(items, layout.tokens(), targets, strict=True)):
-        dtype = TORCH_DTYPES[item.output.dtype]
-        if item.output.kind == "pooled":
-            values = pooled(output[place], geometry, item.output.normalize).to(dtype)
-            is_finite = bool(values.isfinite().all())
-        else:
-            values = output[place]
-            is_finite = bool(peaks[i].to(dtype).isfinite())
-        if is_finite:
-            # rounds to nearest even, on the device, and waits until the bytes have arrived
-            torch.from_numpy(target).view(dtype).view(values.shape).copy_(values)
-        else:
+    for i, (item, place) in enumerate(zip(items, layout.tokens(), strict=True)):
+        most = LARGEST["float32" if item.output.kind == "pooled" else item.output.dtype]
+        if not float(peaks[place].max()) <= most:  # so that NaN fails too
             failures.append((i, f"the embedding of this image is not finite in {item.output.dtype}"))
     return tuple(failures)
 
@@ -52,13 +48,3 @@ def pooled(rows: torch.Tensor, geometry: Geometry, normalize: bool) -> torch.Ten
     """Mean of an item's main rows in float32, of length one if asked for."""
     mean = rows[:, : geometry.pooled_width].mean(0, dtype=torch.float32)
     return F.normalize(mean, dim=0) if normalize else mean
-
-
-def _peaks(layout: Layout, output: torch.Tensor) -> torch.Tensor:
-    """Largest magnitude of each item, on the host: float32 [items]. NaN and infinity come through.
-
-    One pass on the device and one wait for the whole pack, not one for each item.
-    """
-    low, high = torch.aminmax(output[: layout.num_tokens], dim=1)
-    rows = torch.maximum(high, -low).float().cpu()
-    return torch.stack([rows[place].amax() for place in layout.tokens()])

@@ -34,6 +34,18 @@ class DirectCall:
 
     def run(self, step: Step) -> torch.Tensor:
         """One forward."""
-        output = self.buffers.output(step)
-        self.tower.forward(self.buffers.inputs(step), output)
-        return output
+        encode(self.tower, self.buffers, step)
+        return self.buffers.output(step)
+
+
+def encode(tower: Tower, buffers: Buffers, step: Step) -> None:
+    """The one thing that is called directly, captured and replayed: rows of output, and the peak of each row.
+
+    A peak is the largest magnitude of a row, in float32; NaN and infinity come through, so that one look at the peaks
+    on the host tells which items are good.
+    """
+    output = buffers.output(step)
+    tower.forward(buffers.inputs(step), output)
+    low, high = torch.aminmax(output, dim=1)
+    torch.maximum(high, -low, out=high)
+    buffers.peaks[: step.tokens].copy_(high)

@@ -1,4 +1,4 @@
-"""What each budget costs, measured at start: the packer chooses by these numbers."""
+"""What each budget costs on the CPU, measured at start: the packer chooses by these numbers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ TYPICAL_TOKENS = 256
 def measure(executable: Executable, ladder: Sequence[Step], device: torch.device) -> tuple[TokenBudget, ...]:
     """The ladder with milliseconds, ascending; steps that were not measured are interpolated by tokens."""
     with torch.inference_mode():
-        if device.type == "cpu":
-            known = _on_cpu(executable, ladder, device)
-        else:
-            known = {step.tokens: _best_of(2, executable, step, device) for step in ladder}
+        known = _on_cpu(executable, ladder, device)
     tokens = sorted(known)
     # a small budget that a hiccup made look dear must not chase packs into a larger one
     milliseconds = np.maximum.accumulate([known[t] for t in tokens])
@@ -56,7 +53,7 @@ def _on_cpu(executable: Executable, ladder: Sequence[Step], device: torch.device
 
 def _best_of(times: int, executable: Executable, step: Step, device: torch.device, seconds: float = math.inf) -> float:
     """Milliseconds of the fastest of some runs with every row in use; after two of them time may run out."""
-    executable.buffers.place(_full(step, executable.buffers.geometry.merge_size))
+    executable.buffers.place(typical_layout(step, executable.buffers.geometry.merge_size))
     taken: list[float] = []
     while len(taken) < times and (len(taken) < 2 or sum(taken) < seconds):
         synchronize(device)
@@ -67,8 +64,8 @@ def _best_of(times: int, executable: Executable, step: Step, device: torch.devic
     return min(taken) * 1000
 
 
-def _full(step: Step, side: int) -> Layout:
+def typical_layout(step: Step, side: int) -> Layout:
     """Pictures of a usual size, which fill the step to its last token."""
-    pictures = min(step.items, max(1, step.tokens // TYPICAL_TOKENS))
+    pictures = min(step.items, -(-step.tokens // TYPICAL_TOKENS))
     each, rest = divmod(step.tokens, pictures)
     return lay_out(tuple((side, side * (each + (i < rest))) for i in range(pictures)), side * side)

@@ -37,6 +37,10 @@ class MappedArena:
         self.map = mmap.mmap(fd, self.size)
         self._bytes: Bytes = np.frombuffer(self.map, np.uint8)
 
+    def whole(self) -> Bytes:
+        """All bytes, writable."""
+        return self._bytes
+
     def view(self, span: Span) -> Bytes:
         """The bytes of a span, writable; raises ValueError when the span lies outside."""
         if span.offset < 0 or span.length < 0 or span.offset + span.length > self.size:

@@ -7,8 +7,11 @@ the other side is gone: `receive` then returns None, and there is nothing else t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
 import socket
 import struct
+import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -36,16 +39,27 @@ def frame_length(head: bytes) -> int:
 
 
 class Channel(Generic[Received]):
-    """The child's end: blocking, one message at a time."""
+    """The child's end: blocking, one message at a time. Several threads may send."""
 
     def __init__(self, sock: socket.socket, receives: type[Received]) -> None:
         self._sock = sock
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(receives)
+        self._sending = threading.Lock()
 
     def send(self, message: object) -> None:
         """Write one message; raises OSError when the parent is gone."""
-        self._sock.sendall(pack_frame(self._encoder, message))
+        with self._sending:
+            self._sock.sendall(pack_frame(self._encoder, message))
+
+    def has_message(self) -> bool:
+        """True if `receive` would not wait."""
+        return bool(select.select([self._sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        """End both directions; a `receive` that waits in another thread returns None."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def receive(self) -> Received | None:
         """The next message, or None when the parent is gone."""

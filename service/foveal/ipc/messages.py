@@ -93,6 +93,12 @@ class Configure(msgspec.Struct, tag=True, frozen=True):
     """Images that one pack may have; a step holds min(tokens, max_items)."""
     threads: int
     """CPU threads for torch; 0 leaves torch's own choice."""
+    capture: Literal["all", "lazy", "off"] = "all"
+    """all: graphs one after the other as soon as packs can be served; lazy: each when first asked for; off: none."""
+    max_image_tokens: int = 0
+    """Largest image that may come, for the memory that eager runs need."""
+    reserve_bytes: int = 0
+    """Device memory that graphs leave free beside that."""
 
 
 class PackItem(msgspec.Struct, frozen=True):
@@ -137,6 +143,20 @@ class WorkerReady(msgspec.Struct, tag=True, frozen=True):
     torch_version: str
 
 
+class LadderChanged(msgspec.Struct, tag=True, frozen=True):
+    """Another graph was captured, or steps were dropped: the whole ladder as it is now."""
+
+    budgets: tuple[TokenBudget, ...]
+    ms_per_patch2: float
+    """Milliseconds that each squared patch count of an item adds (attention)."""
+    typical_patches: int
+    """Patches of the items that the budgets were measured with."""
+    is_final: bool
+    """No more will come."""
+    graph_bytes: int
+    """Device memory of all graphs with their shared pool."""
+
+
 class PackDone(msgspec.Struct, tag=True, frozen=True):
     """The embeddings are written. Seconds of each part; `failures` lists (index of item, why)."""
 
@@ -148,6 +168,8 @@ class PackDone(msgspec.Struct, tag=True, frozen=True):
     copy_out_seconds: float
     failures: tuple[tuple[int, str], ...] = ()
     device_bytes: int = 0
+    reason: str = ""
+    """Why no graph was replayed; empty when one was, and on the CPU."""
 
 
 class PackFailed(msgspec.Struct, tag=True, frozen=True):
@@ -172,4 +194,4 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
 ToPrep = Probe | Prepare
 FromPrep = Probed | Prepared | Refused | ChildReady
 ToWorker = Configure | RunPack
-FromWorker = Progress | WorkerReady | PackDone | PackFailed | StartFailed
+FromWorker = Progress | WorkerReady | LadderChanged | PackDone | PackFailed | StartFailed

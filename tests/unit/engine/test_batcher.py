@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from foveal.engine.batcher import Batcher
 from foveal.engine.items import Item
-from foveal.engine.packing import Ladder
+from foveal.engine.ladder import Ladder
 from foveal.engine.worker import SentPack
 from foveal.errors import FovealError, Unavailable
 from foveal.ipc.arena import Arena

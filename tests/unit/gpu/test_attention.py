@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import torch.nn.attention.varlen as varlen
 import torch.nn.functional as F
 
-from foveal.gpu.attention import SegmentLoop, VariableLength, choose_attention
+from foveal.gpu.ops import PlainOps, choose_ops
 
 
 def test_the_loop_equals_one_attention_under_a_block_mask() -> None:
@@ -18,47 +15,26 @@ def test_the_loop_equals_one_attention_under_a_block_mask() -> None:
     mask = owner[:, None] == owner[None, :]
     wanted = F.scaled_dot_product_attention(*(part.transpose(0, 1) for part in (q, k, v)), attn_mask=mask)
     ends = torch.tensor([0, 4, 16, 20, 20, 20], dtype=torch.int32)
-    found = SegmentLoop().over(ends, 20)(q, k, v)
+    found = PlainOps().attention(ends, 20)(torch.stack([q, k, v], 1))
     assert torch.allclose(found, wanted.transpose(0, 1), atol=1e-6)
 
 
 def test_rows_behind_the_last_segment_are_zero_whatever_they_hold() -> None:
-    q, k, v = torch.full((3, 12, 2, 8), torch.nan)
-    for part in (q, k, v):
-        part[:4] = 1.0
-    found = SegmentLoop().over(torch.tensor([0, 4, 4], dtype=torch.int32), 12)(q, k, v)
+    qkv = torch.full((12, 3, 2, 8), torch.nan)
+    qkv[:4] = 1.0
+    found = PlainOps().attention(torch.tensor([0, 4, 4], dtype=torch.int32), 12)(qkv)
     assert found[:4].eq(1.0).all() and found[4:].eq(0.0).all()
 
 
-def test_the_kernel_gets_padding_as_a_last_segment_and_a_bound_that_fits_every_pack(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[Any] = []
-
-    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: Any) -> torch.Tensor:
-        seen.extend(more)
-        return v
-
-    monkeypatch.setattr(varlen, "varlen_attn", kernel)
-    part = torch.zeros(12, 2, 8)
-    assert VariableLength().over(torch.tensor([0, 4, 8, 8], dtype=torch.int32), 12)(part, part, part) is part
-    assert seen[0].tolist() == seen[1].tolist() == [0, 4, 8, 8, 12] and seen[0].dtype is torch.int32
-    assert seen[2:] == [12, 12]
+def test_a_cpu_computes_with_plain_operations() -> None:
+    ops = choose_ops(torch.device("cpu"))
+    assert ops.name == "sdpa-loop" and not ops.is_capturable
 
 
-@pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "name"),
-    [
-        ("cpu", torch.bfloat16, 72, "sdpa-loop"),
-        ("cuda", torch.bfloat16, 64, "varlen"),
-        ("cuda", torch.float16, 72, "varlen"),
-        ("cuda", torch.bfloat16, 80, "varlen"),
-        ("cuda", torch.bfloat16, 128, "varlen"),
-        ("cuda", torch.float32, 72, "sdpa-loop"),
-        ("cuda", torch.bfloat16, 36, "sdpa-loop"),
-    ],
-)
-def test_the_choice_follows_device_dtype_and_head_dim(
-    device: str, dtype: torch.dtype, head_dim: int, name: str
-) -> None:
-    assert choose_attention(torch.device(device), dtype, head_dim).name == name
+@pytest.mark.parametrize("with_sum", [True, False])
+def test_the_norm_keeps_the_sum_in_place(with_sum: bool) -> None:
+    x, y = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    norm = torch.nn.LayerNorm(8, eps=1e-6)
+    total = x + y if with_sum else x.clone()
+    found = PlainOps().add_norm(x, y if with_sum else None, norm)
+    assert torch.equal(x, total) and torch.allclose(found, norm(total))

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foveal.gpu.towers.positions import Places, interpolated, locate, rope_angles, rope_frequencies, rotate
-from foveal.gpu.towers.protocol import Inputs
+from foveal.gpu.inputs import Inputs
+from foveal.gpu.ops import PlainOps
+from foveal.gpu.positions import Places, interpolated, locate, rope_angles, rope_frequencies
 
 
 def inputs_of(grids: list[tuple[int, int]], num_patches: int, places: int) -> Inputs:
@@ -56,7 +57,8 @@ def test_rotation_turns_pairs_and_keeps_lengths() -> None:
     cos, sin = rope_angles(Places(one * 2, one * 5, one, one), rope_frequencies(8, 10000.0, torch.device("cpu")))
     # the first half of the pairs turns with y, the second with x; the first frequency of each is 1
     assert torch.allclose(cos[0, [0, 2]], torch.tensor([2.0, 5.0]).cos())
-    x = torch.randn(3, 2, 4, 8, generator=torch.Generator().manual_seed(1))
-    turned = rotate(x, cos, sin)
-    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
+    x = torch.randn(3, 3, 4, 8, generator=torch.Generator().manual_seed(1))
+    turned = x.clone()
+    PlainOps().rotate(turned, cos, sin)
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1)) and torch.equal(turned[:, 2], x[:, 2])
     assert torch.allclose(turned[0, 0, 0, 0], x[0, 0, 0, 0] * cos[0, 0] - x[0, 0, 0, 4] * sin[0, 0])

@@ -73,4 +73,4 @@ def test_every_row_is_in_use_while_a_step_is_measured(monkeypatch: pytest.Monkey
     monkeypatch.setattr(warm_up, "TYPICAL_TOKENS", 7)
     measured(clock, monkeypatch)
     assert [layout.num_tokens for layout in clock.placed] == [10, 40, 100]
-    assert [layout.num_items for layout in clock.placed] == [1, 4, 4]
+    assert [layout.num_items for layout in clock.placed] == [2, 4, 4]

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from foveal.gpu.ops import Ops
+
 CENTRE = 128.0
 
 
@@ -40,7 +42,6 @@ class PatchEmbed(nn.Module):
         self.register_buffer("weight", weight.flatten(1), persistent=False)
         del self.proj
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """float32 [patches, hidden] of uint8 [patches, 3 * patch_size²]."""
-        pixels = (rows.to(self.weight.dtype) - CENTRE) / CENTRE
-        return F.linear(pixels, self.weight).float() + self.bias
+    def forward(self, rows: torch.Tensor, ops: Ops) -> torch.Tensor:
+        """[patches, hidden] of uint8 [patches, 3 * patch_size²], without the bias, which the positions bring."""
+        return F.linear(ops.pixels(rows, CENTRE, self.weight.dtype), self.weight)

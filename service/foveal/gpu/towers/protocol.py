@@ -15,7 +15,8 @@ import torch
 
 from foveal.families.checkpoint import Checkpoint
 from foveal.families.spec import ModelSpec
-from foveal.gpu.attention import Attention
+from foveal.gpu.inputs import Inputs
+from foveal.gpu.ops import Ops
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,6 @@ class Geometry:
     """Columns that the pooled mean is taken over, from the first on."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a forward reads. Rows from the last of `cu_seqlens` on are padding: any bytes, no image."""
-
-    rows: torch.Tensor
-    """uint8 [patches, row_bytes]: patches of the items one after the other, merge blocks in order."""
-    cu_seqlens: torch.Tensor
-    """int32 [items + 1]: cumulative patches; unused places repeat the last."""
-    grids: torch.Tensor
-    """int32 [items, 2]: height and width in patches; unused places may hold anything."""
-
-
 class Tower(Protocol):
     """A vision tower on its device, in its compute dtype."""
 
@@ -54,8 +43,8 @@ class Tower(Protocol):
         """Sizes of rows in and out."""
 
     @property
-    def attention(self) -> Attention:
-        """How it attends; may be captured only if the attention says so."""
+    def ops(self) -> Ops:
+        """How it computes; may be captured only if these say so."""
 
     @property
     def weights_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,17 +18,16 @@ from torch import nn
 from foveal.errors import ConfigurationError
 from foveal.families.checkpoint import Checkpoint
 from foveal.families.spec import ModelSpec
-from foveal.gpu.attention import Attend, choose_attention
+from foveal.gpu.inputs import Inputs
+from foveal.gpu.ops import Attend, Ops, Positions, choose_ops
+from foveal.gpu.positions import PositionTable, rope_frequencies
 from foveal.gpu.towers.patch_embed import PatchEmbed
-from foveal.gpu.towers.positions import PositionTable, locate, rope_angles, rope_frequencies, rotate
-from foveal.gpu.towers.protocol import Geometry, Inputs
+from foveal.gpu.towers.protocol import Geometry
 
 EPSILON = 1e-6
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "gelu": F.gelu,
-    "silu": F.silu,
-}
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gelu": F.gelu, "silu": F.silu}
+TANH_GELU = "gelu_pytorch_tanh"
+"""The activation of every published checkpoint, which `Ops` has fused."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class VisionConfig:
     def check(self) -> None:
         """Refuse what this tower would compute wrongly."""
         complaints = {
-            f"hidden_act {self.activation!r} is not one of {sorted(ACTIVATIONS)}": self.activation not in ACTIVATIONS,
+            f"hidden_act {self.activation!r} is not known": self.activation not in (TANH_GELU, *ACTIVATIONS),
             "hidden_size is no multiple of 4 x num_heads": self.hidden % (4 * self.heads) != 0,
             "num_position_embeddings is no square": round(self.positions**0.5) ** 2 != self.positions,
             "deepstack_visual_indexes must rise and name blocks": list(self.taps)
@@ -98,11 +97,11 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.proj = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, step: _Step) -> torch.Tensor:
         """[patches, hidden] to the same."""
         qkv: torch.Tensor = self.qkv(x).view(-1, *self.split)
-        query, key = rotate(qkv[:, :2], cos, sin).unbind(1)
-        mixed: torch.Tensor = self.proj(attend(query, key, qkv[:, 2]).flatten(1))
+        step.ops.rotate(qkv, step.cos, step.sin)
+        mixed: torch.Tensor = self.proj(step.attend(qkv).flatten(1))
         return mixed
 
 
@@ -111,13 +110,14 @@ class MLP(nn.Module):
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS.get(config.activation)
         self.linear_fc1 = nn.Linear(config.hidden, config.intermediate)
         self.linear_fc2 = nn.Linear(config.intermediate, config.hidden)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ops: Ops) -> torch.Tensor:
         """[patches, hidden] to the same."""
-        y: torch.Tensor = self.linear_fc2(self.activation(self.linear_fc1(x)))
+        inner = self.activation(self.linear_fc1(x)) if self.activation else ops.linear_gelu(x, self.linear_fc1)
+        y: torch.Tensor = self.linear_fc2(inner)
         return y
 
 
@@ -131,10 +131,13 @@ class Block(nn.Module):
         self.attn = SelfAttention(config)
         self.mlp = MLP(config)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """[patches, hidden] to the same."""
-        x = x + self.attn(self.norm1(x), cos, sin, attend)
-        y: torch.Tensor = x + self.mlp(self.norm2(x))
+    def forward(self, x: torch.Tensor, pending: torch.Tensor | None, step: _Step) -> torch.Tensor:
+        """Adds what is pending and its attention to x [patches, hidden], in place; returns what is pending next.
+
+        An addition waits for the norm that follows it, so that both are one pass over the rows.
+        """
+        mixed = self.attn(step.ops.add_norm(x, pending, self.norm1), step)
+        y: torch.Tensor = self.mlp(step.ops.add_norm(x, mixed, self.norm2), step.ops)
         return y
 
 
@@ -144,16 +147,28 @@ class Merger(nn.Module):
     def __init__(self, config: VisionConfig, joins_first: bool) -> None:
         super().__init__()
         self.joined = config.hidden * config.merge_size**2
-        self.joins_first = joins_first
-        self.norm = nn.LayerNorm(self.joined if joins_first else config.hidden, eps=EPSILON)
+        self.width = self.joined if joins_first else config.hidden
+        self.norm = nn.LayerNorm(self.width, eps=EPSILON)
         self.linear_fc1 = nn.Linear(self.joined, self.joined)
         self.linear_fc2 = nn.Linear(self.joined, config.out_hidden)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[patches, hidden] to [tokens, out_hidden]."""
-        x = self.norm(x.view(-1, self.joined) if self.joins_first else x).view(-1, self.joined)
-        y: torch.Tensor = self.linear_fc2(F.gelu(self.linear_fc1(x)))
-        return y
+    def forward(self, x: torch.Tensor, pending: torch.Tensor, ops: Ops, out: torch.Tensor) -> None:
+        """Add what is pending to x [patches, hidden], in place, and write `out` [tokens, out_hidden].
+
+        `out` is some columns of the answer's rows: the last matrix product writes them where they are sent from.
+        """
+        normed = ops.add_norm(x.view(-1, self.width), pending.view(-1, self.width), self.norm)
+        inner = F.gelu(self.linear_fc1(normed.view(-1, self.joined)))
+        torch.addmm(self.linear_fc2.bias, inner, self.linear_fc2.weight.t(), out=out)
+
+
+class _Step(NamedTuple):
+    """What all blocks of one forward share."""
+
+    ops: Ops
+    attend: Attend
+    cos: torch.Tensor
+    sin: torch.Tensor
 
 
 class Qwen3VLTower(nn.Module):
@@ -167,7 +182,7 @@ class Qwen3VLTower(nn.Module):
         self.config, self.spec, self.device, self.dtype = config, spec, device, dtype
         area = config.merge_size**2
         self.geometry = Geometry(3 * config.patch_size**2, area, config.merge_size, spec.width, spec.pooled_width)
-        self.attention = choose_attention(device, dtype, config.head_dim)
+        self.ops = choose_ops(device)
         with torch.device("meta"):
             self.patch_embed = PatchEmbed(config.hidden, config.temporal, config.patch_size)
             self.pos_embed = PositionTable(config.positions, config.hidden)
@@ -199,16 +214,19 @@ class Qwen3VLTower(nn.Module):
 
     def forward(self, inputs: Inputs, out: torch.Tensor) -> None:
         """Encode all rows; each level is written to its own columns of `out`."""
-        places = locate(inputs, self.config.merge_size)
-        cos, sin = rope_angles(places, self.frequencies)
-        attend = self.attention.over(inputs.cu_seqlens, inputs.rows.shape[0])
-        x: torch.Tensor = self.patch_embed(inputs.rows) + self.pos_embed(places)
-        x = x.to(self.dtype)
+        patches = self.patch_embed(inputs.rows, self.ops)
+        positions = Positions(self.patch_embed.bias, self.pos_embed.weight, self.frequencies)
+        x, cos, sin = self.ops.placed(inputs, self.config.merge_size, patches, positions)
+        step = _Step(self.ops, self.ops.attention(inputs.cu_seqlens, inputs.rows.shape[0]), cos, sin)
         main, *deepstack = (out[:, level.start : level.stop] for level in self.spec.levels)
         taps = dict(zip(self.config.taps, zip(deepstack, self.deepstack_merger_list, strict=True), strict=True))
+        pending: torch.Tensor | None = None
         for i, block in enumerate(self.blocks):
-            x = block(x, cos, sin, attend)
+            pending = block(x, pending, step)
             if i in taps:
                 level, merger = taps[i]
-                level.copy_(merger(x))
-        main.copy_(self.merger(x))
+                merger(x, pending, self.ops, level)
+                pending = None
+        if pending is None:
+            pending = torch.zeros_like(x)
+        self.merger(x, pending, self.ops, main)

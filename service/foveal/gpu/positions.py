@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foveal.gpu.towers.protocol import Inputs
+from foveal.gpu.inputs import Inputs
 
 
 class Places(NamedTuple):
@@ -47,16 +47,12 @@ def _divide(number: torch.Tensor, by: torch.Tensor | int) -> tuple[torch.Tensor,
 
 
 class PositionTable(nn.Module):
-    """A learned square table, stretched over each picture."""
+    """Holds a learned square table under its name in the checkpoint."""
 
     def __init__(self, positions: int, hidden: int) -> None:
         super().__init__()
         # not nn.Embedding: to draw its first values, which nobody needs, torch would import its compiler for a second
         self.weight = nn.Parameter(torch.empty(positions, hidden))
-
-    def forward(self, places: Places) -> torch.Tensor:
-        """float32 [patches, hidden], if the table is float32."""
-        return interpolated(self.weight, places)
 
 
 def interpolated(table: torch.Tensor, places: Places) -> torch.Tensor:
@@ -95,11 +91,3 @@ def rope_angles(places: Places, frequencies: torch.Tensor) -> tuple[torch.Tensor
     """Cosine and sine, float32 [patches, head_dim / 2]."""
     angles = torch.cat([places.y[:, None] * frequencies, places.x[:, None] * frequencies], dim=1)
     return angles.cos(), angles.sin()
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn pairs (i, i + head_dim / 2) of [patches, ..., head_dim] by the row's angles; computed in float32."""
-    shape = (cos.shape[0], *(1 for _ in range(x.dim() - 2)), cos.shape[1])
-    cos, sin = cos.view(shape), sin.view(shape)
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

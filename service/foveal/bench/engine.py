@@ -1,0 +1,171 @@
+"""`foveal bench engine`: transformers, our forward, our graphs and the floor, side by side in one run on a GPU.
+
+Needs a CUDA device. The tower has the shape of Qwen3-VL-8B's, or that of --model, with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from foveal.bench.feeder import Feeder
+from foveal.bench.floor import floor_milliseconds
+from foveal.bench.reference import ReferenceTower
+from foveal.engine.ladder import inferred_budgets
+from foveal.gpu.buffers import Buffers
+from foveal.gpu.executable import DirectCall
+from foveal.gpu.layout import Step, lay_out
+
+CASES = ((1, 16, 16), (1, 28, 28), (1, 32, 32), (2, 28, 28), (5, 28, 28), (1, 64, 64), (10, 28, 28), (2, 64, 64))
+"""Images, height and width in patches."""
+RUNS = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case; all times in milliseconds."""
+
+    case: str
+    budget: int
+    transformers_eager: float | None
+    our_eager: float
+    replay: float
+    pack_to_result: float
+    host: float
+    floor: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    parser.add_argument(
+        "--model", type=Path, help="checkpoint folder whose config.json to use; default: Qwen3-VL-8B's shape"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--plot", type=Path, help="write a picture here (needs matplotlib)")
+    parser.add_argument("--without-transformers", action="store_true", help="leave the reference out")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; the exit code."""
+    if not torch.cuda.is_available():
+        print("foveal bench engine needs a CUDA device")
+        return 2
+    folder = args.model or Path(str(files("foveal"))) / "bench" / "qwen3_vl_8b"
+    steps = [Step(tokens, min(tokens, 64)) for tokens in inferred_budgets(8192)]
+    free, _ = torch.cuda.mem_get_info()
+    feeder = Feeder(folder, steps, arena_bytes=1 << 30)
+    weights = feeder.tower.weights_bytes
+    began = time.perf_counter()
+    feeder.capture_all()
+    seconds = time.perf_counter() - began
+    used = free - torch.cuda.mem_get_info()[0]
+    told = feeder.ladder.told()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {feeder.tower.ops.name}, bfloat16")
+    print(
+        f"{len(told.budgets)} graphs in {seconds:.1f} s; device memory {used / 2**30:.2f} GiB, of which weights "
+        f"{weights / 2**30:.2f}, static {feeder.buffers.nbytes / 2**30:.2f}, staging "
+        f"{feeder.runner.staging.nbytes / 2**30:.2f}; attention {told.ms_per_patch2 * 1e6:.4f} ms per 1000² patches\n"
+    )
+    reference = None if args.without_transformers else ReferenceTower(folder)
+    rows = [_row(feeder, reference, *case) for case in CASES]
+    _print(rows)
+    if args.json:
+        ladder = [{"tokens": b.tokens, "items": b.items, "milliseconds": b.milliseconds} for b in told.budgets]
+        facts = {"capture_seconds": seconds, "device_bytes": used, "weights_bytes": weights, "budgets": ladder}
+        facts |= {"ms_per_patch2": told.ms_per_patch2, "typical_patches": told.typical_patches}
+        args.json.write_text(json.dumps({**facts, "cases": [asdict(row) for row in rows]}, indent=1))
+    if args.plot:
+        _plot(args.plot, rows)
+    return 0
+
+
+def _row(feeder: Feeder, reference: ReferenceTower | None, count: int, height: int, width: int) -> Row:
+    tokens = count * height * width // feeder.tower.geometry.merge_area
+    budget = min(b for b in feeder.ladder.steps if b >= tokens)
+    grids = [(height, width)] * count
+    rows = [feeder.rows(height * width, i) for i in range(count)]
+    items = [feeder.item(block.span, height, width) for block in rows]
+    pack = [item for item, _ in items]
+    host: list[float] = []
+
+    def whole() -> None:
+        began = time.perf_counter()
+        running = feeder.submit(pack, budget)
+        host.append((time.perf_counter() - began) * 1000)
+        running.finish()
+
+    whole_ms = median_wall(whole)
+    replay_ms = feeder.graphs.milliseconds(feeder.ladder.steps[budget])
+    return Row(
+        case=f"{count} x {height * width}",
+        budget=budget,
+        transformers_eager=reference.milliseconds(grids) if reference else None,
+        our_eager=_eager(feeder, grids),
+        replay=replay_ms,
+        pack_to_result=whole_ms,
+        host=statistics.median(host),
+        floor=floor_milliseconds(feeder.tower, grids),
+    )
+
+
+def _eager(feeder: Feeder, grids: list[tuple[int, int]]) -> float:
+    layout = lay_out(tuple(grids), feeder.tower.geometry.merge_area)
+    size = Step(layout.num_tokens, layout.num_items)
+    buffers = Buffers(size, feeder.tower.geometry, feeder.device, torch.bfloat16)
+    buffers.place(layout)
+    call = DirectCall(feeder.tower, buffers, "eager")
+
+    def once() -> None:
+        with torch.inference_mode():
+            call.run(size)
+        torch.cuda.synchronize()
+
+    return median_wall(once)
+
+
+def median_wall(call: Callable[[], None]) -> float:
+    """Milliseconds of the wall clock, the median of some runs after two that do not count."""
+    taken: list[float] = []
+    for i in range(RUNS + 2):
+        began = time.perf_counter()
+        call()
+        if i >= 2:
+            taken.append((time.perf_counter() - began) * 1000)
+    return statistics.median(taken)
+
+
+def _print(rows: list[Row]) -> None:
+    heads = ("budget", "transformers", "our eager", "replay", "pack→result", "host", "floor")
+    print(f"{'images x patches':18}" + "".join(f"{head:>13}" for head in heads))
+    for row in rows:
+        reference = f"{row.transformers_eager:.2f}" if row.transformers_eager else "-"
+        times = (row.our_eager, row.replay, row.pack_to_result, row.host, row.floor)
+        print(f"{row.case:18}{row.budget:13}{reference:>13}" + "".join(f"{ms:13.3f}" for ms in times))
+    print("(milliseconds; pack→result: pack taken to embeddings in shared memory; host: until everything is issued)")
+
+
+def _plot(path: Path, rows: list[Row]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(10, 5), layout="constrained")
+    series = {"transformers": "transformers_eager", "our eager": "our_eager", "pack→result": "pack_to_result"}
+    series |= {"replay": "replay", "floor": "floor"}
+    for i, (label, name) in enumerate(series.items()):
+        heights = [getattr(row, name) or 0.0 for row in rows]
+        axis.bar([x + (i - 2) * 0.16 for x in range(len(rows))], heights, 0.16, label=label)
+    axis.set_xticks(range(len(rows)), [row.case for row in rows])
+    axis.set_yscale("log")
+    axis.set_ylabel("milliseconds")
+    axis.legend()
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,38 @@
+"""`foveal bench NAME`: each bench is a file `bench_NAME` with `add_arguments` and `run`, imported when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from foveal.errors import ConfigurationError
+
+BENCHES = {
+    "packing": "simulate rules of packing over a mixture of image sizes",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The names of the benches; their flags are read by `run`."""
+    names = "\n".join(f"  {name:10} {summary}" for name, summary in BENCHES.items())
+    parser = subparsers.add_parser(
+        "bench",
+        help="simulate or measure parts of the service",
+        epilog=f"benches:\n{names}\n\nfoveal bench NAME --help shows the flags of one",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=BENCHES, metavar="NAME", help="which one, see below")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="its own flags")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one bench; the exit code."""
+    parser = argparse.ArgumentParser(prog=f"foveal bench {args.name}", description=BENCHES[args.name])
+    try:
+        module = importlib.import_module(f"foveal.cli.bench_{args.name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("foveal"):
+            raise
+        raise ConfigurationError(f"this bench needs the package {error.name}: pip install 'foveal[demo]'") from None
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(args.flags)))

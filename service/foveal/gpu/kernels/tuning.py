@@ -1,0 +1,27 @@
+"""Sizes of the attention tiles, chosen by measurement on an H200 (docs/performance.md)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Tile(NamedTuple):
+    """How one program of the attention kernel is cut."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def tile_for(num_patches: int, head_dim: int, dtype: torch.dtype) -> Tile:
+    """Small packs take small tiles, so that all of the GPU has one."""
+    if dtype == torch.float32 or head_dim > 128:
+        return Tile(32, 32, 4, 2)
+    if num_patches <= 512:
+        return Tile(64, 128, 4, 2)
+    if head_dim == 64:
+        return Tile(64, 128, 4, 2) if num_patches <= 1024 else Tile(64, 64, 4, 3)
+    return Tile(64, 64, 4, 4) if num_patches <= 1024 else Tile(128, 64, 4, 3)
