@@ -183,3 +183,58 @@ PART = b'--b\r\nContent-Disposition: form-data; name="i"; filename="f"\r\n\r\n'
 )
 async def test_lying_multipart_is_refused(client: httpx.AsyncClient, body: bytes, mime: str) -> None:
     refused(await client.post("/encode", content=body, headers={"Content-Type": mime}), "invalid_request")
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("name", ["priority", "min_pixels", "max_pixels"])
+async def test_numbers_beyond_all_measure_are_refused_and_harm_nobody(
+    client: httpx.AsyncClient, name: str, sign: str
+) -> None:
+    answer = await client.post("/encode", content=picture(), headers=OCTETS, params={name: sign + HUGE})
+    refused(answer, "invalid_request", name)
+    refused(await client.post("/encode", json={"images": [GOOD], name: sign + HUGE}), "invalid_request", name)
+    assert (await client.post("/encode", content=picture(), headers=OCTETS)).status_code == 200
+
+
+async def test_a_timeout_of_many_digits_is_refused(client: httpx.AsyncClient) -> None:
+    for digits in (HUGE, "9" * 5000):
+        headers = OCTETS | {"X-Request-Timeout-Ms": digits}
+        refused(await client.post("/encode", content=picture(), headers=headers), "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{" + b",".join(b'"k%d":0' % i for i in range(60_000)) + b',"images":["aGVq"]}',
+        b'{"images":[' + b"1," * 120_000 + b"1]}",
+    ],
+    ids=["keys", "numbers"],
+)
+async def test_json_of_very_many_values_is_refused_before_it_is_parsed(client: httpx.AsyncClient, body: bytes) -> None:
+    error = refused(await client.post("/encode", content=body, headers=JSON), "invalid_request")
+    assert "too many JSON values" in error["message"]
+
+
+async def test_the_first_unknown_option_is_named_whatever_else_is_wrong(client: httpx.AsyncClient) -> None:
+    options = {f"unknown{i}": 0 for i in range(1000)} | {"dtype": "int8"}
+    refused(await client.post("/encode", json={"images": [GOOD], **options}), "invalid_request", "unknown0")
+
+
+async def test_very_many_parts_of_one_name_are_refused(client: httpx.AsyncClient) -> None:
+    part = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
+    answer = await client.post("/encode", content=part * 5000 + b"--b--\r\n", headers=MULTIPART)
+    assert "parts" in refused(answer, "invalid_request")["message"]
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/health", "/metrics", "/info", "/v1/models"])
+async def test_probes_may_ask_for_heads_only(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.head(path)).status_code == 200
+
+
+async def test_an_accept_of_weight_zero_is_no_wish(client: httpx.AsyncClient) -> None:
+    headers = OCTETS | {"Accept": "application/octet-stream;q=0, application/json"}
+    answer = await client.post("/encode", content=picture(), headers=headers)
+    assert answer.headers["content-type"] == "application/json"

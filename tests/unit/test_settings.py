@@ -73,3 +73,24 @@ def test_children_do_not_inherit_our_variables(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     environment = process_environment()
     assert "FOVEAL_API_KEY" not in environment and environment["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("empty", b"\n\n"), ("binary", b"\xff\xfe\x00")],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_a_key_file_without_a_key_does_not_open_the_server(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="--api-key-file"):
+        _ = read("--api-key-file", str(path)).keys
+    with pytest.raises(ConfigurationError, match="--api-key"):
+        _ = Settings(api_key=["", "good"]).keys  # type: ignore[arg-type]
+
+
+def test_a_broken_yaml_file_is_a_sentence(tmp_path: Path) -> None:
+    config = tmp_path / "foveal.yaml"
+    config.write_text("port: [1\n")
+    with pytest.raises(ConfigurationError):
+        read("--config", str(config))

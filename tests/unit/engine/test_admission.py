@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from foveal.engine.admission import Gate, Speed
 from foveal.errors import Draining, Overloaded, TooLarge
+from foveal.ipc.arena import Arena
 from foveal.metrics import Metrics
 
 
@@ -81,3 +82,22 @@ def test_speed_forgets() -> None:
         now[0] += 0.1
         speed.count(10)
     assert 0.5 < speed.seconds_for(100) < 2.0
+
+
+async def test_one_embedding_in_many_answers_counts_once_until_the_last_is_sent(gate: Gate) -> None:
+    block = Arena("test", 4096).allocate(600)
+    with gate.visit() as first:
+        first.hold_answer(block)
+        with gate.visit() as second:
+            second.hold_answer(block)
+            second.hold_answer(block)
+            assert gate.fits(0, 400) and not gate.fits(0, 401)
+        assert not gate.fits(0, 401)
+    assert gate.fits(0, 1000)
+
+
+async def test_a_body_that_leaves_no_room_for_its_images_is_too_large(gate: Gate) -> None:
+    with gate.visit() as visit:
+        visit.hold_body(700)
+        with pytest.raises(TooLarge):
+            await visit.admit(1, 200, 200)

@@ -12,7 +12,7 @@ from foveal.engine.batcher import Batcher
 from foveal.engine.items import Item
 from foveal.engine.ladder import Ladder
 from foveal.engine.worker import SentPack
-from foveal.errors import FovealError, Unavailable
+from foveal.errors import Draining, FovealError, Unavailable
 from foveal.ipc.arena import Arena
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
@@ -180,3 +180,26 @@ async def test_a_wait_collects_until_the_largest_budget_is_full(worker: FakeWork
     assert [len(pack.entries) for pack in worker.packs] == [3]
     stage.settle(worker, done())
     await asyncio.gather(*tasks)
+
+
+async def test_a_stopped_batcher_tells_everyone_who_waits(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    tasks = await stage.submit(10) + await stage.submit(10, 10)
+    stage.batcher.stop()
+    assert all(isinstance(r, Draining) for r in await asyncio.gather(*tasks, return_exceptions=True))
+    stage.settle(worker, done())  # what comes too late is nobody's
+
+
+async def test_an_entry_that_cannot_be_packed_does_not_stay(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(worker)
+    monkeypatch.setattr("foveal.engine.batcher.next_pack", lambda *_: 1 / 0)
+    (task,) = await stage.submit(10)
+    with pytest.raises(ZeroDivisionError):
+        await task
+    monkeypatch.undo()
+    (task,) = await stage.submit(20)
+    assert [entry.num_tokens for entry in worker.packs[0].entries] == [20]
+    stage.settle(worker, done())
+    await task
