@@ -3,10 +3,14 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PARTS ?= qwen3_vl
+# Where a bare GPU machine finds the packages that `make gpu-wheels` fetched, and where results go.
+GPU_SITE ?= /tmp/foveal-site
+GPU_PATH := $(GPU_SITE):service:client:.
+GPU_OUT ?= .
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check test acceptance gpu gpu-wheels load clean
+.PHONY: help install demo check test acceptance gpu gpu-site gpu-wheels load clean
 
 help:  ## print the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,8 +41,12 @@ acceptance: install  ## black-box checks of the contract against a real server o
 	@if [ -d "$(ACCEPTANCE)" ]; then deploy/acceptance.sh "$(ACCEPTANCE)" "$(PARTS)"; \
 	else echo "no black-box checks at $(ACCEPTANCE): left out"; fi
 
+gpu-site:  ## install the fetched wheels beside the GPU machine's own packages
+	$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(GPU_SITE) .whl/*.whl
+
 gpu:  ## tests and benchmarks that need a CUDA device (run on such a machine)
-	$(PYTHON) -m pytest -m gpu tests/gpu
+	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m pytest -m gpu tests/gpu -o filterwarnings=default -p no:cacheprovider
+	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m foveal bench engine --json $(GPU_OUT)/engine.json
 
 gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch lacks
 	rm -rf .whl

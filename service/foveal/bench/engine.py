@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ import torch
 from foveal.bench.feeder import Feeder
 from foveal.bench.floor import floor_milliseconds
 from foveal.bench.reference import ReferenceTower
+from foveal.bench.shape import QWEN3_VL_8B
 from foveal.engine.ladder import inferred_budgets
 from foveal.gpu.buffers import Buffers
 from foveal.gpu.executable import DirectCall
@@ -58,8 +58,10 @@ def run(args: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         print("foveal bench engine needs a CUDA device")
         return 2
-    folder = args.model or Path(str(files("foveal"))) / "bench" / "qwen3_vl_8b"
+    folder = args.model or QWEN3_VL_8B
     steps = [Step(tokens, min(tokens, 64)) for tokens in inferred_budgets(8192)]
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # the context itself is not ours to count
     free, _ = torch.cuda.mem_get_info()
     feeder = Feeder(folder, steps, arena_bytes=1 << 30)
     weights = feeder.tower.weights_bytes
@@ -70,9 +72,10 @@ def run(args: argparse.Namespace) -> int:
     told = feeder.ladder.told()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {feeder.tower.ops.name}, bfloat16")
     print(
-        f"{len(told.budgets)} graphs in {seconds:.1f} s; device memory {used / 2**30:.2f} GiB, of which weights "
-        f"{weights / 2**30:.2f}, static {feeder.buffers.nbytes / 2**30:.2f}, staging "
-        f"{feeder.runner.staging.nbytes / 2**30:.2f}; attention {told.ms_per_patch2 * 1e6:.4f} ms per 1000² patches\n"
+        f"{len(told.budgets)} graphs in {seconds:.1f} s; device memory beside context and weights "
+        f"{(used - weights) / 2**30:.2f} GiB: static {feeder.buffers.nbytes / 2**30:.2f}, staging "
+        f"{feeder.runner.staging.nbytes / 2**30:.2f}, graphs with their pool {told.graph_bytes / 2**30:.2f}; attention "
+        f"{told.ms_per_patch2 * 1e6:.4f} ms per 1000² patches\n"
     )
     reference = None if args.without_transformers else ReferenceTower(folder)
     rows = [_row(feeder, reference, *case) for case in CASES]

@@ -1,4 +1,4 @@
-"""`foveal bench NAME`: each bench is a file `bench_NAME` with `add_arguments` and `run`, imported when it is used."""
+"""`foveal bench NAME`: each bench is a module with `add_arguments` and `run`, imported when it is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from foveal.errors import ConfigurationError
 
 BENCHES = {
     "packing": "simulate rules of packing over a mixture of image sizes",
+    "engine": "one worker's insides on a GPU, beside transformers and the floor",
+    "workers": "several worker processes on GPUs against one",
 }
+MODULES = {"packing": "foveal.cli.bench_packing", "engine": "foveal.bench.engine", "workers": "foveal.bench.workers"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Run one bench; the exit code."""
     parser = argparse.ArgumentParser(prog=f"foveal bench {args.name}", description=BENCHES[args.name])
     try:
-        module = importlib.import_module(f"foveal.cli.bench_{args.name}")
+        module = importlib.import_module(MODULES[args.name])
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("foveal"):
             raise

@@ -74,7 +74,7 @@ class Engine:
     ) -> None:
         self.spec, self.gate, self.cache = spec, gate, cache
         self.max_image_tokens = max_image_tokens
-        self._memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
+        self.memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
         self._flights: Flights[Encoded] = Flights()
 
     async def encode(self, images: Sequence[bytes], wishes: Wishes, visit: Visit) -> list[Encoded]:
@@ -128,17 +128,17 @@ class Engine:
         """One flight: probe, admission, prep, queue, worker, cache."""
         if not self._encoder.is_hopeful:
             raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
-        block = await self._memory.images.block(len(image))
+        block = await self.memory.images.block(len(image))
         block.view[:] = np.frombuffer(image, np.uint8)
         probed = await self._prep.probe(block)
         plan = self._plan(probed, wishes)
         rows_bytes = plan.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
         with await visit.admit(plan.num_tokens, rows_bytes, embedding_bytes):
-            rows = await self._memory.rows.block(rows_bytes)
+            rows = await self.memory.rows.block(rows_bytes)
             prepared = await self._prep.prepare(block, rows, plan, wishes.background)
             del block
-            embedding = await self._memory.embeddings.block(embedding_bytes)
+            embedding = await self.memory.embeddings.block(embedding_bytes)
             item = Item(plan.grid, plan.num_tokens, rows, embedding, wishes.output)
             timings = await self._encoder.encode(item, wishes.priority)
         self.gate.speed.count(plan.num_tokens)
