@@ -117,7 +117,7 @@ class Costs:
         if tokens is None:
             return Ladder(self.budgets, self.attention)
         most = max(b.items for b in self.budgets)
-        steps = ((t, self._milliseconds(t)) for t in tokens if t <= self.budgets[-1].tokens)
+        steps = ((t, self._milliseconds(t)) for t in tokens)
         return Ladder(tuple(TokenBudget(t, min(t, most), ms) for t, ms in steps), self.attention)
 
     def line(self) -> tuple[float, float]:
@@ -130,6 +130,9 @@ class Costs:
         return max(mean_cost - slope * mean_tokens, 0.0), slope
 
     def _milliseconds(self, tokens: int) -> float:
+        last = self.budgets[-1]
+        if tokens > last.tokens:  # above the ladder time grows with tokens: everything there is arithmetic
+            return last.milliseconds * tokens / last.tokens
         above = next(b for b in self.budgets if b.tokens >= tokens)
         below = max((b for b in self.budgets if b.tokens <= tokens), key=lambda b: b.tokens, default=above)
         if above.tokens == below.tokens:

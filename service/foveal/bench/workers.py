@@ -21,6 +21,7 @@ from foveal.bench.mixture import plans as mixture
 from foveal.bench.shape import QWEN3_VL_8B
 from foveal.engine.assembly import Service, assemble
 from foveal.engine.items import Item
+from foveal.engine.ladder import MAX_BUDGET_TOKENS
 from foveal.families.catalogue import local_spec
 from foveal.metrics import Metrics
 from foveal.settings import Settings, process_environment
@@ -59,7 +60,7 @@ async def _measure(devices: str, model: str, seconds: float) -> dict[str, float]
     children = asyncio.create_task(service.run())
     try:
         await _until_captured(service)
-        plans = [plan for plan in islice(mixture(seed=1), 512) if plan.num_tokens <= 8192]
+        plans = [plan for plan in islice(mixture(seed=1), 512) if plan.num_tokens <= MAX_BUDGET_TOKENS]
         begun = time.monotonic()
         width = IN_FLIGHT_PER_WORKER * len(service.pool.workers)
         counts = await asyncio.gather(*(_caller(service, plans[i::width], begun + seconds) for i in range(width)))
@@ -72,7 +73,7 @@ async def _measure(devices: str, model: str, seconds: float) -> dict[str, float]
 
 
 async def _until_captured(service: Service) -> None:
-    while not all(w.ready and w.stage == "ready" and w.ladder.is_measured for w in service.pool.workers):
+    while not all(w.ready and w.stage == "ready" and w.ladder.is_measured for w in service.pool.workers):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 
@@ -86,5 +87,6 @@ async def _caller(service: Service, plans: Sequence[PixelPlan], end: float) -> t
         rows.view[: 1 << 10] = np.uint8(images % 251)
         embedding = await memory.embeddings.block(service.engine.spec.embedding_bytes(output, plan.num_tokens))
         await service.pool.encode(Item(plan.grid, plan.num_tokens, rows, embedding, output), 0)
+        del rows, embedding  # held while waiting for the next ones, they could fill the arenas for ever
         images, tokens = images + 1, tokens + plan.num_tokens
     return images, tokens

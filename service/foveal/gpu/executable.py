@@ -46,6 +46,4 @@ def encode(tower: Tower, buffers: Buffers, step: Step) -> None:
     """
     output = buffers.output(step)
     tower.forward(buffers.inputs(step), output)
-    low, high = torch.aminmax(output, dim=1)
-    torch.maximum(high, -low, out=high)
-    buffers.peaks[: step.tokens].copy_(high)
+    tower.ops.peaks(output, buffers.peaks[: step.tokens])

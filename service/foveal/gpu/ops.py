@@ -73,6 +73,9 @@ class Ops(Protocol):
     def linear_gelu(self, x: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
         """GELU (tanh form) of a linear layer."""
 
+    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Largest magnitude of each row, float32 [rows]; NaN and infinity come through."""
+
 
 class PlainOps:
     """PyTorch's own operations, with segment lengths read on the host."""
@@ -121,6 +124,11 @@ class PlainOps:
     def linear_gelu(self, x: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
         """Two operations."""
         return F.gelu(F.linear(x, linear.weight, linear.bias), approximate="tanh")
+
+    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """One pass that finds both ends."""
+        low, high = torch.aminmax(rows, dim=1)
+        out.copy_(torch.maximum(high, -low))
 
 
 def choose_ops(device: torch.device) -> Ops:

@@ -32,7 +32,7 @@ def test_what_is_left_costs_several_runs_where_those_are_cheaper() -> None:
 
 
 def test_the_inferred_ladder_ascends_to_the_largest_image() -> None:
-    for most in (1, 64, 100, 1024, 5000, 8192, 16_384):
+    for most in (1, 64, 100, 1024, 5000, 6144, 16_384):
         budgets = inferred_budgets(most)
-        assert list(budgets) == sorted(set(budgets)) and budgets[-1] == min(most, 8192)
-    assert len(inferred_budgets(16_384)) == 48
+        assert list(budgets) == sorted(set(budgets)) and budgets[-1] == min(most, 6144)
+    assert len(inferred_budgets(16_384)) == 44

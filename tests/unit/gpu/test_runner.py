@@ -159,7 +159,7 @@ class Spoiler:
     """A tower that puts a value into the last level of one token."""
 
     def __init__(self, bench: Bench, token: int, value: float) -> None:
-        self.bench, self.token, self.value = bench, token, value
+        self.bench, self.token, self.value, self.ops = bench, token, value, bench.tower.ops
 
     def forward(self, inputs: Inputs, out: torch.Tensor) -> None:
         self.bench.tower.forward(inputs, out)

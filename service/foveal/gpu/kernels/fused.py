@@ -8,7 +8,7 @@ from torch import nn
 from foveal.gpu.inputs import Inputs
 from foveal.gpu.kernels.attention import attend_tiles, tile_table
 from foveal.gpu.kernels.embed import centred, placed
-from foveal.gpu.kernels.norm import add_norm
+from foveal.gpu.kernels.norm import add_norm, row_peaks
 from foveal.gpu.kernels.rope import rotate_in_place
 from foveal.gpu.kernels.tuning import tile_for
 from foveal.gpu.ops import Attend, Placed, Positions
@@ -51,3 +51,7 @@ class FusedOps:
     def linear_gelu(self, x: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
         """One kernel: cuBLASLt adds the bias and applies GELU as it writes."""
         return torch._addmm_activation(linear.bias, x, linear.weight.t(), use_gelu=True)
+
+    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """One kernel."""
+        row_peaks(rows, out)

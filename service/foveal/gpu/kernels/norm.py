@@ -1,4 +1,4 @@
-"""Residual addition and layer norm in one pass over the rows."""
+"""Passes over rows: residual addition with layer norm, and the peak of each row."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def add_norm(
         num_warps=4 if block <= 2048 else 8,
     )
     return out
+
+
+@triton.jit
+def _row_peaks(rows, out, width, BLOCK: tl.constexpr):
+    """One row: its largest magnitude, as the largest bit pattern, in which NaN is above infinity."""
+    row = rows + tl.program_id(0).to(tl.int64) * width
+    peak = tl.zeros([BLOCK], tl.int32)
+    for at in range(0, width, BLOCK):
+        columns = at + tl.arange(0, BLOCK)
+        value = tl.load(row + columns, mask=columns < width, other=0.0).to(tl.float32)
+        peak = tl.maximum(peak, tl.abs(value).to(tl.int32, bitcast=True))
+    tl.store(out + tl.program_id(0), tl.max(peak, 0).to(tl.float32, bitcast=True))
+
+
+def row_peaks(rows: torch.Tensor, out: torch.Tensor) -> None:
+    """Largest magnitude of each row of [n, width] into float32 [n]; NaN and infinity come through."""
+    block = min(4096, triton.next_power_of_2(rows.shape[1]))
+    _row_peaks[(rows.shape[0],)](rows, out, rows.shape[1], BLOCK=block, num_warps=8)
