@@ -45,7 +45,7 @@ gpu-site:  ## install the fetched wheels beside the GPU machine's own packages
 	$(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target $(GPU_SITE) .whl/*.whl
 
 gpu:  ## tests and benchmarks that need a CUDA device (run on such a machine)
-	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m pytest -m gpu tests/gpu -o filterwarnings=default -p no:cacheprovider
+	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m pytest -m gpu tests/gpu -o filterwarnings=default -p no:cacheprovider -rP
 	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m foveal bench engine --json $(GPU_OUT)/engine.json
 
 gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch lacks

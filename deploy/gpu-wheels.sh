@@ -7,5 +7,5 @@ platforms+=(--platform manylinux2014_x86_64 --platform manylinux1_x86_64)
 "${PYTHON:-python3}" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
     --implementation cp "${platforms[@]}" --dest "$1" \
     fastapi starlette pydantic pydantic-core pydantic-settings annotated-types annotated-doc typing-inspection \
-    python-dotenv uvicorn httptools msgspec orjson pybase64 python-multipart simplejpeg ml_dtypes \
+    python-dotenv opentelemetry-api uvicorn httptools msgspec orjson pybase64 python-multipart simplejpeg ml_dtypes \
     pytest pytest-asyncio iniconfig pluggy hypothesis sortedcontainers

@@ -43,7 +43,7 @@ def add_norm(
         epsilon,
         HAS_Y=y is not None,
         BLOCK=block,
-        num_warps=4 if block <= 2048 else 8,
+        num_warps=2 if block <= 2048 else 8,
     )
     return out
 

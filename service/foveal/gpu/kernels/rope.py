@@ -41,5 +41,5 @@ def rotate_in_place(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> 
         HALF=half,
         BLOCK_HEADS=triton.next_power_of_2(2 * heads),
         BLOCK=triton.next_power_of_2(half),
-        num_warps=4,
+        num_warps=8,
     )

@@ -24,4 +24,4 @@ def tile_for(num_patches: int, head_dim: int, dtype: torch.dtype) -> Tile:
         return Tile(64, 128, 4, 2)
     if head_dim == 64:
         return Tile(64, 128, 4, 2) if num_patches <= 1024 else Tile(64, 64, 4, 3)
-    return Tile(64, 64, 4, 4) if num_patches <= 1024 else Tile(128, 64, 4, 3)
+    return Tile(64, 64, 4, 4) if num_patches <= 1024 else Tile(128, 64, 4, 4)
