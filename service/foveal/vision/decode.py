@@ -135,6 +135,9 @@ def _decode_stored(image: ImageFile.ImageFile, view: memoryview, format: Format,
         gif.check_end(view)
     with library_call(format):
         image.load()
+        ends_blank = format == "PNG" and image.crop((0, max(0, image.height - 2), *image.size)).getbbox() is None
+    if ends_blank:
+        png.check_pixel_data(view)
     pixels = flatten(image, format, background)
     return pixels if extents is None else _uncover(pixels, extents, background)
 

@@ -17,6 +17,9 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 _ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+_INFLATE_PIECE_BYTES = 1 << 20
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column, first row, step across, step down of each pass."""
 _EMPTY_IDAT = b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
 
 
@@ -52,6 +55,37 @@ def pixel_chunks(data: memoryview) -> bytes:
     if kind != b"IEND":
         raise Undecodable("the PNG image is truncated: its end is missing")
     return b"".join(parts)
+
+
+def check_pixel_data(data: memoryview) -> None:
+    """Raise Undecodable where the compressed pixels end before the picture does; the decoder leaves the rest black.
+
+    Inflates once more, piece by piece, so it is for pictures that end in suspicious rows only.
+    """
+    missing = _pixel_bytes(data)
+    inflate = zlib.decompressobj()
+    try:
+        for chunk in (chunk for kind, chunk in _chunks(data) if kind == b"IDAT"):
+            left: bytes | memoryview = chunk[8:-4]
+            while left and not inflate.eof:
+                missing -= len(inflate.decompress(left, _INFLATE_PIECE_BYTES))
+                left = inflate.unconsumed_tail
+    except zlib.error:
+        raise Undecodable("the PNG image is damaged: its pixels cannot be decompressed") from None
+    if missing > 0:
+        raise Undecodable("the PNG image is truncated: its pixels end early")
+
+
+def _pixel_bytes(data: memoryview) -> int:
+    """Bytes of all rows before compression: a filter byte, then samples; of seven passes when interlaced."""
+    head = header(data)
+    bits = head.depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(head.color, 1)
+    passes = _ADAM7 if data[28] else ((0, 0, 1, 1),)
+    total = 0
+    for x, y, across, down in passes:
+        width, height = -(-(head.width - x) // across), -(-(head.height - y) // down)
+        total += height * (1 + -(-width * bits // 8)) if width > 0 and height > 0 else 0
+    return total
 
 
 def orientation_chunks(data: memoryview) -> bytes | None:
