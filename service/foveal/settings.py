@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     cache_bytes: Size = Field(1 << 30, description="encoder cache; 0 turns it off")
     request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
     prep_timeout_seconds: float = Field(20.0, gt=0, description="time to read, decode and resize one image")
-    worker_timeout_seconds: float = Field(60.0, gt=0, description="a pack that takes this long ends its worker")
+    worker_timeout_seconds: float = Field(
+        300.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
+    )
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
     api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="accepted bearer keys; repeatable"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -106,8 +108,77 @@ def test_connections_that_stall_do_not_keep_the_server_from_ending() -> None:
         assert idle.recv(100).startswith(b"HTTP/1.1 200")
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(20) == 0
+        answer = read_all(half)
+    assert answer.startswith(b"HTTP/1.1 503") and b'"draining"' in answer
 
 
 def test_more_memory_than_the_machine_can_name_is_a_sentence() -> None:
     running = start("--max-inflight-bytes", "99999999TiB")
     assert running.process.wait(60) == 2
+
+
+def rss_mib(running: Running) -> float:
+    status = Path(f"/proc/{running.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+def test_trailers_without_an_end_take_no_memory(server: Running) -> None:
+    before = rss_mib(server)
+    with connect(server) as sock:
+        chunked = b"POST /encode HTTP/1.1\r\nHost: f\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+        sock.sendall(chunked + b"3\r\nabc\r\n0\r\n")
+        try:
+            for i in range(4000):
+                sock.sendall(b"".join(b"x%d: vvvvvvvvvv\r\n" % (1000 * i + n) for n in range(1000)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        else:
+            pytest.fail("64 MiB of trailers were taken")
+    assert rss_mib(server) - before < 50
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_head_whose_end_is_cut_between_reads_is_a_good_head(server: Running, cut: int) -> None:
+    data = noise(700, 700, cut)
+    start_of = head(len(data))
+    with connect(server) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(start_of[:-cut])
+        server.until(lambda: True)
+        sock.sendall(start_of[-cut:] + data)
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_long_head_with_a_body_behind_it_is_read(server: Running) -> None:
+    data = noise(700, 700, 9)
+    with connect(server) as sock:
+        sock.sendall(head(len(data), "X-Long: " + "a" * 50_000) + data)
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+    with connect(server) as sock:
+        sock.sendall(head(len(data), "X-Long: " + "a" * 100_000) + data)
+        assert sock.recv(12) in (b"HTTP/1.1 431", b"HTTP/1.1 400")
+
+
+def test_a_wish_to_upgrade_is_ignored_and_the_body_is_read(server: Running) -> None:
+    data = noise(60, 60, 5)
+    wish = ("Connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    with connect(server) as sock:
+        sock.sendall(head(len(data), *wish) + data)
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_readers_who_leave_a_little_unread_do_not_hold_memory_for_ever() -> None:
+    flags = ("--max-inflight-bytes", "64MiB", "--max-body-bytes", "8MiB", "--max-image-tokens", "4096")
+    with serving("--prep-workers", "1", "--cache-bytes", "0", *flags) as running:
+        data = noise(900, 900, 3)
+        sockets = []
+        for _ in range(16):
+            sock = connect(running)
+            asks = head(len(data), "X-Request-Timeout-Ms: 4000", path="/encode?min_pixels=4000000&dtype=float32")
+            sock.sendall(asks + data)
+            sockets.append(sock)
+        running.until(lambda: running.metric("foveal_inflight_bytes") == 0, 60)
+        with Client(running.url, max_retries=3, timeout=30) as client:
+            assert client.encode(noise(900, 900, 4), min_pixels=4_000_000, dtype="float32").tokens > 3900
+        for sock in sockets:
+            sock.close()

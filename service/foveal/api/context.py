@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from foveal.engine.assembly import Service
+from foveal.errors import Draining
 from foveal.metrics import Metrics
 from foveal.settings import Settings
 
@@ -28,6 +32,30 @@ class Server:
     service: Service | None = None
     waits_for: str = "starting"
     is_draining: bool = False
+    _open: set[asyncio.Task[Any]] = field(default_factory=set)
+    _has_given_up: bool = False
+
+    @contextlib.contextmanager
+    def open_request(self) -> Iterator[None]:
+        """While a request is worked on; raises Draining in it once the server gives up."""
+        task = asyncio.current_task()
+        assert task is not None, "a request is not served by a task: this is a bug"
+        self._open.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._has_given_up:
+                raise
+            task.uncancel()
+            raise Draining("the server stopped before this request was done; send it again") from None
+        finally:
+            self._open.discard(task)
+
+    def give_up(self) -> None:
+        """End what is still worked on: its callers are told."""
+        self._has_given_up = True
+        for task in self._open:
+            task.cancel()
 
 
 @dataclass

@@ -55,7 +55,9 @@ async def _serve(request: Request, handle: Handler) -> Response:
     visit = server.service.engine.gate.visit()
     visit.__enter__()
     try:
-        media_type, buffers, encoded = await _within(deadline, request, handle(request, server, server.service, visit))
+        with server.open_request():
+            work = handle(request, server, server.service, visit)
+            media_type, buffers, encoded = await _within(deadline, request, work)
     except BaseException:
         visit.__exit__(None, None, None)
         raise
@@ -130,6 +132,8 @@ async def _unless_gone(request: Request, work: Awaitable[list[Encoded]]) -> list
         if not task.done():
             task.cancel()
             await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # seen, also where the caller's leaving came first
         del task  # no cycle with an error's traceback
 
 
@@ -175,6 +179,10 @@ class EmbeddingsResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the buffers, the end. Past the deadline the connection is closed where it stands."""
         began = time.monotonic()
+        transport = scope.get("foveal.transport")
+        if transport is not None:
+            # each send then waits until the kernel has taken the one before: the last of them ends the visit
+            transport.set_write_buffer_limits(high=0)
         try:
             async with asyncio.timeout_at(self._deadline):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -184,7 +192,8 @@ class EmbeddingsResponse(Response):
         except TimeoutError:
             # what the caller has not read by now it will not get; closing would wait for it to read
             context_of(Request(scope)).code = DeadlineExceeded.code
-            scope["foveal.abort"]()
+            if transport is not None:
+                transport.abort()
         finally:
             self._visit.__exit__(None, None, None)
             self._server.metrics.stage_seconds.labels("serialize").observe(time.monotonic() - began)

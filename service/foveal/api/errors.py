@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from foveal.api.context import RequestContext, context_of
 from foveal.errors import FovealError, InvalidRequest, MethodNotAllowed, NotFound
 
-LINGER_SECONDS = 2.0
+LINGER_SECONDS = 1.0
 LINGER_BYTES = 32 << 20
 
 

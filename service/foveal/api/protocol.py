@@ -1,40 +1,109 @@
-"""uvicorn's HTTP protocol with two things added: a bound on request heads, and a way to drop a connection."""
+"""uvicorn's HTTP protocol with bounds on what comes around a body: heads, trailers, and the time that a head takes.
+
+Bodies are bounded where they are read. What a caller sends around them is parsed before any route sees it, so it is
+bounded here: 64 KiB of head, as much of trailers (which are dropped), 30 seconds for a head to be whole.
+"""
 
 from __future__ import annotations
+
+import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
+HEAD_SECONDS = 30.0
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_END = b"\r\n\r\n"
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A head that does not end is answered 431 before it takes memory or time."""
+    """Counts bytes outside bodies; `scope["foveal.transport"]` lets a response watch and drop its connection."""
 
-    _head_bytes = 0
     _is_in_head = True
+    _counted = 0
+    """Bytes of head, or of trailers."""
+    _unparsed = 0
+    """Bytes since the parser last made something of them."""
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection that never sends a head does not stay."""
+        super().connection_made(transport)
+        self._time_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to wait for any more."""
+        self._stop_timer()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head that has not ended."""
-        if self._is_in_head and self._head_bytes + len(data) > MAX_HEAD_BYTES and not _ends(data):
-            self.transport.write(_TOO_LONG)
-            self.transport.close()
-            return
-        super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._is_in_head else 0
+        """Parse, then drop a connection whose head or trailers have no end."""
+        self._unparsed += len(data)
+        super().data_received(_without_upgrade(data) if self._is_in_head else data)
+        if max(self._counted, self._unparsed) > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self._is_in_head:
+                self.transport.write(_TOO_LONG)
+                self.transport.close()
+            else:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A head begins."""
-        self._is_in_head = True
+        self._is_in_head, self._counted, self._unparsed = True, 0, 0
+        self._time_head()
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        """Part of the request line."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; one that follows the body is a trailer, which nobody reads."""
+        self._count(name + value)
+        if self._is_in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """The head has ended; whoever serves the request may drop the connection."""
-        self._is_in_head = False
+        """The head has ended. One that came whole but too long is malformed: uvicorn answers 400 and closes."""
+        if self._counted > MAX_HEAD_BYTES:
+            raise ValueError("the request head is too long")
+        self._is_in_head, self._counted, self._unparsed = False, 0, 0
+        self._stop_timer()
         super().on_headers_complete()
-        self.scope["foveal.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["foveal.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
+
+    def on_body(self, body: bytes) -> None:
+        """Part of a body: bounded by whoever reads it."""
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has ended."""
+        self._unparsed = 0
+        super().on_message_complete()
+
+    def _count(self, part: bytes) -> None:
+        self._counted += len(part)
+        self._unparsed = 0
+
+    def _time_head(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
-def _ends(data: bytes) -> bool:
-    """True if a head of allowed length ends in this piece."""
-    return 0 <= data.find(b"\r\n\r\n") <= MAX_HEAD_BYTES
+def _without_upgrade(data: bytes) -> bytes:
+    """Rename `Upgrade:` in a head, which the parser would take for the end of HTTP and skip the body.
+
+    This server upgrades to nothing, and RFC 9110 (7.8) lets it ignore the wish.
+    """
+    at = data.lower().find(b"\r\nupgrade:", 0, MAX_HEAD_BYTES)
+    end = data.find(_END)
+    if at < 0 or 0 <= end < at:
+        return data
+    return data[: at + 2] + b"ignored:" + data[at + 10 :]

@@ -162,6 +162,7 @@ class _Run:
                 log.critical("supervision ended", exc_info=children.exception())
         finally:
             await service.stop()
+            self._server.give_up()
             web.stop()
             for task in (children, failed, drained):
                 task.cancel()

@@ -36,6 +36,11 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("foveal"):
             raise
-        raise ConfigurationError(f"this bench needs the package {error.name}: pip install 'foveal[demo]'") from None
+        raise ConfigurationError(
+            f"this bench needs the package {error.name}; on a GPU machine it comes with torch, elsewhere there is "
+            "nothing to measure"
+            if error.name == "triton"
+            else f"this bench needs the package {error.name}: pip install 'foveal[service,demo]'"
+        ) from None
     module.add_arguments(parser)
     return int(module.run(parser.parse_args(args.flags)))

@@ -124,6 +124,7 @@ class Batcher:
         """Queue a lost worker's entries again, once."""
         for entry in entries:
             entry.lost_with += 1
+            entry.max_company = 1  # whoever ended the worker must not take others with it again
             if entry.lost_with > 1 and entry.is_wanted:
                 entry.done.set_exception(Unavailable("the workers that encoded this image were lost; try again"))
         self._queue[:0] = entries

@@ -19,6 +19,8 @@ from foveal.types import PixelPlan
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.5
+START_SECONDS = 60.0
+"""A process that is not ready by then hangs."""
 
 
 @dataclass(eq=False)
@@ -135,13 +137,16 @@ class _PrepWorker:
 
     def end_if_late(self, timeout: float) -> None:
         """Kill the process when its task takes longer than it may; `lost` tells the caller."""
-        if self.task is not None and time.monotonic() - self._since > timeout:
+        spent = time.monotonic() - self._since
+        is_late = spent > timeout if self.task is not None else not self.is_ready and spent > START_SECONDS
+        if self.child.pid is not None and is_late:
             log.warning("prep process is late", extra={"child": self.child.name, "seconds": round(timeout, 1)})
             self._was_late = True
             self.child.kill()
 
     def started(self) -> None:
         """Wait for its ChildReady."""
+        self._since = time.monotonic()
 
     def received(self, message: FromPrep) -> None:
         """Settle the task in hand and take the next."""
