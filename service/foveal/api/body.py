@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from foveal.engine.admission import Visit
 from foveal.errors import InvalidRequest, TooLarge, UnsupportedType
 
 
 async def read_body(request: Request, visit: Visit, max_bytes: int) -> bytes:
-    """The whole body; raises TooLarge, Overloaded, or ClientDisconnect.
+    """The whole body; raises TooLarge, Overloaded, or starlette's ClientDisconnect.
 
     Chunks are joined once; a body that came in one chunk is not copied.
     """
@@ -44,6 +44,3 @@ def _declared_length(request: Request) -> int | None:
 
 def _too_large(max_bytes: int) -> TooLarge:
     return TooLarge(f"a request body may have {max_bytes} bytes (--max-body-bytes); send fewer or smaller images")
-
-
-__all__ = ["ClientDisconnect", "read_body"]

@@ -8,9 +8,9 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from foveal.ipc.arena import Arena
 from foveal.ipc.channel import AsyncChannel
@@ -25,6 +25,7 @@ FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 10.0
 STABLE_SECONDS = 30.0
 """A child that lived this long starts again without delay."""
+WATCH_SECONDS = 0.5
 GRACE_SECONDS = 2.0
 """Time to end by itself after its socket closed."""
 
@@ -146,3 +147,17 @@ class Child(Generic[Sent, Received]):
         except TimeoutError:
             self.kill()  # it closed its socket, so it can do no more work
             return await process.wait()
+
+
+async def run_all(children: Sequence[Child[Any, Any]], end_late: Callable[[], None]) -> None:
+    """Keep children running until all are stopped; call `end_late` twice a second to end those that hang."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(_watch(end_late))
+        await asyncio.wait([group.create_task(child.run()) for child in children])
+        watch.cancel()
+
+
+async def _watch(end_late: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        end_late()

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foveal.engine.batcher import Batcher
-from foveal.engine.child import Program
+from foveal.engine.child import Program, run_all
 from foveal.engine.items import Item, Timings
 from foveal.engine.worker import Worker
 from foveal.ipc.messages import Configure
 from foveal.metrics import Metrics
-
-WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,11 @@ class Pool:
 
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
-        async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch())
-            running = [group.create_task(worker.child.run()) for worker in self.workers]
-            await asyncio.wait(running)
-            watch.cancel()
+        await run_all([worker.child for worker in self.workers], self._end_late)
 
-    async def _watch(self) -> None:
-        """End workers that hang."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            for worker in self.workers:
-                worker.end_if_late(self._timeout)
+    def _end_late(self) -> None:
+        for worker in self.workers:
+            worker.end_if_late(self._timeout)
 
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""

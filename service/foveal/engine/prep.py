@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
-from foveal.engine.child import Child, Program
+from foveal.engine.child import Child, Program, run_all
 from foveal.errors import Draining, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
@@ -18,7 +18,6 @@ from foveal.types import PixelPlan
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 0.5
 START_SECONDS = 60.0
 """A process that is not ready by then hangs."""
 
@@ -56,18 +55,11 @@ class PrepPool:
 
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
-        async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch())
-            running = [group.create_task(worker.child.run()) for worker in self._workers]
-            await asyncio.wait(running)
-            watch.cancel()
+        await run_all([worker.child for worker in self._workers], self._end_late)
 
-    async def _watch(self) -> None:
-        """End processes that hang, or that a picture keeps busy for too long."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            for worker in self._workers:
-                worker.end_if_late(self._timeout)
+    def _end_late(self) -> None:
+        for worker in self._workers:
+            worker.end_if_late(self._timeout)
 
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""
