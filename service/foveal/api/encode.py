@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -52,16 +53,14 @@ async def _serve(request: Request, handle: Handler) -> Response:
     deadline = _deadline(request, server)
     if server.service is None:
         raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=2.0)
-    visit = server.service.engine.gate.visit()
-    visit.__enter__()
-    try:
+    with contextlib.ExitStack() as stack:
+        visit = stack.enter_context(server.service.engine.gate.visit())
         with server.open_request():
             work = handle(request, server, server.service, visit)
             media_type, buffers, encoded = await _within(deadline, request, work)
-    except BaseException:
-        visit.__exit__(None, None, None)
-        raise
-    return EmbeddingsResponse(server, visit, deadline, media_type, buffers, _timing(request, server, encoded))
+        timing = _timing(request, server, encoded)
+        # the visit goes on until the answer is sent, so the response ends it
+        return EmbeddingsResponse(server, stack.pop_all(), deadline, media_type, buffers, timing)
 
 
 async def _encode(request: Request, server: Server, service: Service, visit: Visit) -> Answer:
@@ -167,7 +166,13 @@ class EmbeddingsResponse(Response):
     """Sends buffers one by one, no faster than the caller reads, and ends the visit when all are handed over."""
 
     def __init__(
-        self, server: Server, visit: Visit, deadline: float, media_type: str, buffers: Iterable[Any], timing: str
+        self,
+        server: Server,
+        visit: contextlib.ExitStack,
+        deadline: float,
+        media_type: str,
+        buffers: Iterable[Any],
+        timing: str,
     ) -> None:
         self._server, self._visit, self._deadline, self._buffers = server, visit, deadline, buffers
         self.status_code, self.background = 200, None
@@ -195,5 +200,5 @@ class EmbeddingsResponse(Response):
             if transport is not None:
                 transport.abort()
         finally:
-            self._visit.__exit__(None, None, None)
+            self._visit.close()
             self._server.metrics.stage_seconds.labels("serialize").observe(time.monotonic() - began)

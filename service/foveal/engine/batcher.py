@@ -48,10 +48,13 @@ class Batcher:
         try:
             self.pump()
             return await entry.done
-        finally:
-            entry.done.cancel()  # without effect on a settled one; else nobody wants it any more
-            self._entries.discard(entry)
+        except BaseException:  # its caller left, or it failed: what waits is fewer than before
+            entry.done.cancel()  # without effect on a settled one
+            self._drop_unwanted()
             self._show()
+            raise
+        finally:
+            self._entries.discard(entry)
 
     def stop(self) -> None:
         """Tell everyone who still waits that the server has stopped."""
@@ -62,7 +65,7 @@ class Batcher:
 
     def pump(self) -> None:
         """Give every worker that can take one its next pack. Decides without awaiting."""
-        self._queue = [entry for entry in self._queue if entry.is_wanted]
+        self._drop_unwanted()
         if not any(worker.is_hopeful for worker in self._workers):
             self._give_up()
         while self._queue and (worker := self._next_worker()) is not None:
@@ -86,7 +89,7 @@ class Batcher:
                 self._count(worker, pack, result)
                 self._settle_done(pack, result)
             case PackFailed():
-                log.error("pack failed", extra={"worker": worker.name, "reason": result.message})
+                log.error("pack failed", extra={"worker": worker.name, "reason": result.message, "fatal": result.fatal})
                 self._run_apart(pack.entries)
             case None:
                 self._run_elsewhere(pack.entries)
@@ -172,7 +175,9 @@ class Batcher:
             if result.mode == "graph":
                 m.graph_replays.labels(worker.name, str(pack.budget.tokens)).inc()
 
+    def _drop_unwanted(self) -> None:
+        self._queue = [entry for entry in self._queue if entry.is_wanted]
+
     def _show(self) -> None:
-        waiting = [entry for entry in self._queue if entry.is_wanted]
-        self._metrics.queue_items.set(len(waiting))
-        self._metrics.queue_tokens.set(sum(entry.num_tokens for entry in waiting))
+        self._metrics.queue_items.set(len(self._queue))
+        self._metrics.queue_tokens.set(sum(entry.num_tokens for entry in self._queue))

@@ -105,8 +105,9 @@ def _on_gpu(
     peak = _warm(graphs, steps[-1])
     beyond = max(0, configure.max_image_tokens - steps[-1].tokens) / steps[-1].tokens
     reserve = configure.reserve_bytes + int((peak + buffers.nbytes) * beyond)
-    ladder = GraphLadder(graphs, steps, reserve, configure.capture == "all")
-    runner = StreamRunner(tower, graphs, ladder, pinned, buffers.device, dtype, configure.capture == "lazy")
+    capture = configure.capture if tower.ops.is_capturable else "off"
+    ladder = GraphLadder(graphs, steps, reserve, capture == "all")
+    runner = StreamRunner(tower, graphs, ladder, pinned, buffers.device, dtype, capture == "lazy")
     return runner, ladder, ladder.told().budgets, buffers.nbytes + runner.staging.nbytes
 
 
