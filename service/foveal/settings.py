@@ -37,6 +37,13 @@ def parse_size(value: object) -> object:
     return value
 
 
+def _split_each(value: object) -> object:
+    """'a,b' or a repeated flag's ['a,b', 'c'] → one list."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = ",".join(value)
+    return _split(value)
+
+
 def _split(value: object) -> object:
     """'a,b' from a variable or a flag → ['a', 'b']."""
     if isinstance(value, str):
@@ -91,6 +98,15 @@ class Settings(BaseSettings):
         (), description="accepted bearer keys; repeatable"
     )
     api_key_file: Path | None = Field(None, description="file with one accepted key a line")
+    allow_urls: bool = Field(False, description="fetch images that requests name by http(s) URL")
+    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_each)] = Field(
+        (),
+        description="fetch from these hosts only: HOST, HOST:PORT (may be internal), *.DOMAIN, or * for all public "
+        "ones; repeatable; empty: all public hosts",
+    )
+    url_timeout_seconds: float = Field(10.0, gt=0, description="time to fetch one URL, redirects included")
+    url_max_redirects: int = Field(5, ge=0, description="redirects of one URL that are followed")
+    url_max_per_host: Count = Field(8, description="URLs fetched from one host at a time")
     ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["json", "text"] = Field("json", description="one JSON object a line, or plain text")
@@ -159,14 +175,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per setting, and --config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
     for name, field in Settings.model_fields.items():
-        repeatable = name == "api_key"
+        repeatable = name in ("api_key", "url_allow_host")
+        is_switch = field.annotation is bool
         default = "" if field.default in (None, ()) else f" (default: {field.default})"
         parser.add_argument(
             "--" + name.replace("_", "-"),
             dest=name,
             action="append" if repeatable else "store",
+            nargs="?" if is_switch else None,
+            const="true" if is_switch else None,
             default=argparse.SUPPRESS,
-            metavar="VALUE",
+            metavar="BOOL" if is_switch else "VALUE",
             help=f"{field.description}{default}".replace("%", "%%"),
         )
 

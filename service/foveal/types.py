@@ -24,14 +24,21 @@ class GridTHW(NamedTuple):
         return self.t * self.h * self.w
 
 
+Interpolation = Literal["bicubic", "bilinear"]
+
+
 class PixelPlan(msgspec.Struct, frozen=True):
-    """What happens to the upright picture before patches are cut, in pixels: resized to height x width."""
+    """What happens to the upright picture before patches are cut, in pixels: resized, then cut to height x width."""
 
     height: int
     width: int
     patch_size: int
     merge_size: int
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    interpolation: Interpolation = "bicubic"
+    resized: tuple[int, int] | None = None
+    """Height and width before the middle is cut out; None where nothing is cut away."""
+    prefix_rows: int = 0
+    """Rows of the answer that stand for no patch: class and register tokens, before the patches."""
 
     @property
     def grid(self) -> GridTHW:
@@ -45,8 +52,8 @@ class PixelPlan(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        """Output rows of the image: patches / merge_size²."""
-        return self.num_patches // self.merge_size**2
+        """Output rows of the image: the prefix, and patches / merge_size²."""
+        return self.prefix_rows + self.num_patches // self.merge_size**2
 
     @property
     def row_bytes(self) -> int:

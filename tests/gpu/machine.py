@@ -42,6 +42,7 @@ class Machine(Feeder):
         self, folder: Path, steps: Sequence[Step], config: dict[str, Any], dtype: torch.dtype = torch.bfloat16
     ) -> None:
         super().__init__(write_folder(folder, config), steps, dtype)
+        self.head_dim = config["hidden_size"] // config["num_heads"]
 
     def shown(self, picture: Picture, output: Output = TOKENS) -> tuple[PackItem, Block, Block]:
         """An item of this picture, the block of its embedding, the block of its rows."""
@@ -49,18 +50,24 @@ class Machine(Feeder):
         rows.view[:] = picture.rows.reshape(-1)
         return (*self.item(rows.span, picture.height, picture.width, output), rows)
 
-    def encode(self, pictures: Sequence[Picture], budget: int, output: Output = TOKENS) -> list[bytes]:
-        made = [self.shown(picture, output) for picture in pictures]
+    def encode(
+        self, pictures: Sequence[Picture], budget: int, outputs: Output | Sequence[Output] = TOKENS
+    ) -> list[bytes]:
+        """Answers to these pictures in one pack, all asked for alike or each its own way."""
+        wishes = [outputs] * len(pictures) if isinstance(outputs, Output) else outputs
+        made = [self.shown(picture, output) for picture, output in zip(pictures, wishes, strict=True)]
         done = self.submit([item for item, _, _ in made], budget).finish()
         assert not done.failures, done.failures
         return [bytes(block.view) for _, block, _ in made]
 
     def poison(self) -> None:
         """NaN in every static buffer and in staging."""
-        for tensor in (self.buffers.whole_output, self.buffers.peaks, self.runner.staging.output):
-            tensor.fill_(float("nan"))
+        staging = self.runner.staging
+        for answers in (self.buffers.answers, staging.answers):
+            answers.tokens.fill_(float("nan"))
+            answers.results.fill_(float("nan"))
+        staging.packed.fill_(255)
         self.buffers.rows.fill_(255)
-        self.runner.staging.rows.fill_(255)
         self.buffers.metadata.fill_(1 << 30)
         torch.cuda.synchronize()
 

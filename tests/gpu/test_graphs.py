@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from foveal.bench.feeder import TOKENS
 from foveal.gpu.layout import BadPack, Step
 from foveal.types import Output
 from tests.gpu.machine import Machine, as_float, vision
 from tests.unit.gpu.bench import Picture, picture
 
 pytestmark = pytest.mark.gpu
+POOLED = Output("pooled", "float32", normalize=True)
 STEPS = tuple(Step(t, min(t, 16)) for t in (8, 32, 64, 96, 128, 256, 512))
 
 
@@ -50,6 +52,9 @@ def test_replay_equals_direct_call_equals_alone_over_poisoned_buffers(machine: M
         machine.graphs._graphs[step] = graph
         alone = [machine.encode([one], step.tokens)[0] for one in shown]
         assert replayed == direct == alone
+        machine.poison()
+        pooled = machine.encode(shown, step.tokens, POOLED)
+        assert pooled == [machine.encode([one], step.tokens, POOLED)[0] for one in shown]
         assert all(np.isfinite(as_float(raw)).all() for raw in replayed)
 
 
@@ -74,6 +79,37 @@ def test_the_same_picture_has_the_same_bits_wherever_it_sits(machine: Machine) -
         assert machine.encode([*others[:place], shown, *others[place:]], 128)[place] == alone
 
 
+@pytest.mark.parametrize("budget", [128, 0], ids=["replayed", "eager"])
+def test_pooled_and_token_answers_share_a_pack(machine: Machine, budget: int) -> None:
+    shown = pictures_for(120, 6, 21)
+    wishes = [TOKENS, POOLED] * 3
+    machine.poison()
+    mixed = machine.encode(shown, budget, wishes)
+    for output in (TOKENS, POOLED):
+        for wish, found, alike in zip(wishes, mixed, machine.encode(shown, budget, output), strict=True):
+            assert wish != output or found == alike
+
+
+def test_a_pooled_answer_that_is_not_finite_fails_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = pictures_for(12, 3, 9)
+    step = machine.ladder.steps[32]
+    graph = machine.graphs._graphs.pop(step)
+    forward = machine.tower.forward
+
+    def spoiled(inputs, out):
+        forward(inputs, out)
+        out.pooled[1, 3] = 1e6
+
+    monkeypatch.setattr(machine.tower, "forward", spoiled)
+    done = {}
+    for dtype in ("float16", "float32"):
+        output = Output("pooled", dtype)  # type: ignore[arg-type]
+        done[dtype] = machine.submit([machine.shown(one, output)[0] for one in shown], 32).finish().failures
+    monkeypatch.undo()
+    machine.graphs._graphs[step] = graph
+    assert done == {"float16": ((1, "the embedding of this image is not finite in float16"),), "float32": ()}
+
+
 def test_the_host_never_waits_for_the_device_while_it_issues_a_pack(machine: Machine) -> None:
     items = [machine.shown(one) for one in pictures_for(120, 6, 3)]
     torch.cuda.synchronize()
@@ -90,26 +126,32 @@ def test_ten_thousand_random_packs_at_full_speed_give_each_picture_its_own(machi
     pool = [picture(i, 2 * rng.randint(1, 4), 2 * rng.randint(1, 8)) for i in range(48)]
     rows = [machine.shown(one) for one in pool]
     budgets = sorted(machine.ladder.steps)
-    wanted = {(i, b): machine.encode([one], b)[0] for i, one in enumerate(pool) for b in budgets if one.num_tokens <= b}
+    wanted = {
+        (i, b, output): machine.encode([one], b, output)[0]
+        for i, one in enumerate(pool)
+        for b in budgets
+        if one.num_tokens <= b
+        for output in (TOKENS, POOLED)
+    }
     under_way: deque = deque()
 
     def check() -> None:
         running, chosen, budget, blocks = under_way.popleft()
         assert not running.finish().failures
-        for i, block in zip(chosen, blocks, strict=True):
-            assert bytes(block.view) == wanted[i, budget], f"picture {i} at budget {budget}"
+        for (i, output), block in zip(chosen, blocks, strict=True):
+            assert bytes(block.view) == wanted[i, budget, output], f"picture {i} at budget {budget}"
 
-    for _ in range(10_000 if machine.tower.config.head_dim == 72 else 1_000):
+    for _ in range(10_000 if machine.head_dim == 72 else 1_000):
         budget = rng.choice(budgets)
         step, chosen, left = machine.ladder.steps[budget], [], budget
         while len(chosen) < step.items and rng.random() < 0.8:
             i = rng.randrange(len(pool))
             if pool[i].num_tokens <= left:
-                chosen.append(i)
+                chosen.append((i, rng.choice([TOKENS, TOKENS, POOLED])))
                 left -= pool[i].num_tokens
         if not chosen:
             continue
-        placed = [machine.item(rows[i][0].rows, pool[i].height, pool[i].width) for i in chosen]
+        placed = [machine.item(rows[i][0].rows, pool[i].height, pool[i].width, output) for i, output in chosen]
         under_way.append((machine.submit([p for p, _ in placed], budget), chosen, budget, [b for _, b in placed]))
         if len(under_way) == 2:
             check()
@@ -139,7 +181,7 @@ def test_an_item_that_is_not_finite_fails_alone(machine: Machine, monkeypatch: p
 
     def spoiled(inputs, out):
         forward(inputs, out)
-        out[5, 3] = float("nan")
+        out.tokens[5, 3] = float("nan")
 
     monkeypatch.setattr(machine.tower, "forward", spoiled)
     done = machine.submit([machine.shown(one)[0] for one in shown], 32).finish()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from foveal.bench.shape import QWEN3_VL_8B
 from foveal.families.catalogue import spec_of
@@ -11,7 +14,8 @@ from foveal.families.checkpoint import open_checkpoint
 from foveal.gpu.buffers import Buffers
 from foveal.gpu.executable import encode
 from foveal.gpu.layout import Step, lay_out
-from foveal.gpu.towers.qwen3_vl import Qwen3VLTower
+from foveal.gpu.towers.vision import VisionTower
+from foveal.gpu.weights import read_weights
 
 pytestmark = pytest.mark.gpu
 GRIDS = ((28, 28), (16, 40), (2, 6))
@@ -21,7 +25,7 @@ def least_cosine(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(found.float(), wanted.float(), dim=-1).min())
 
 
-def test_bfloat16_is_as_near_as_transformers_own() -> None:
+def test_bfloat16_is_as_near_as_transformers_own(tmp_path: Path) -> None:
     from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
@@ -47,16 +51,17 @@ def test_bfloat16_is_as_near_as_transformers_own() -> None:
         out = model.to(dtype)(pixels.to(dtype), thw)
         return torch.cat([out.pooler_output, *out.deepstack_features], -1).float()
 
+    save_file({f"model.visual.{n}": t for n, t in model.state_dict().items()}, tmp_path / "model.safetensors")
     with torch.inference_mode():
-        tower = Qwen3VLTower(checkpoint, spec, device, torch.bfloat16)
-        tower.load(model.state_dict())
+        tower = VisionTower(spec, device, torch.bfloat16)
+        tower.load(read_weights(tmp_path, tower.wanted(), spec.tower.names))
         step = Step(patches // 4 + 60, len(GRIDS) + 5)
         buffers = Buffers(step, tower.geometry, device, torch.bfloat16)
         buffers.rows[:patches] = rows
-        buffers.place(lay_out(GRIDS, 4))
+        buffers.place(lay_out(GRIDS, tower.geometry))
         encode(tower, buffers, step)
         wanted, theirs = answer(torch.float32), answer(torch.bfloat16)
-    ours = buffers.whole_output[: patches // 4]
+    ours = buffers.answers.tokens[: patches // 4]
     for level in spec.levels:
         mine, own = (
             least_cosine(x[:, level.start : level.stop], wanted[:, level.start : level.stop]) for x in (ours, theirs)

@@ -15,6 +15,8 @@ from starlette.types import Scope
 
 from foveal.engine.assembly import Service
 from foveal.errors import Draining
+from foveal.fetch.fetcher import Fetcher, make_fetcher
+from foveal.fetch.rules import Rules
 from foveal.metrics import Metrics
 from foveal.settings import Settings
 
@@ -24,7 +26,10 @@ _MAX_ID_LENGTH = 128
 
 @dataclass
 class Server:
-    """One server's parts. `service` is None until the model is known; `waits_for` says what for."""
+    """One server's parts. `service` is None until the model is known; `waits_for` says what for.
+
+    Made of settings alone; raises ConfigurationError where they name no host to fetch from.
+    """
 
     settings: Settings
     metrics: Metrics
@@ -32,8 +37,17 @@ class Server:
     service: Service | None = None
     waits_for: str = "starting"
     is_draining: bool = False
+    fetcher: Fetcher | None = field(init=False)
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
     _has_given_up: bool = False
+
+    def __post_init__(self) -> None:
+        self.fetcher = make_fetcher(self.settings)
+
+    @property
+    def url_rules(self) -> Rules | None:
+        """Which URLs are fetched; None: none at all."""
+        return self.fetcher.rules if self.fetcher else None
 
     @contextlib.contextmanager
     def open_request(self) -> Iterator[None]:

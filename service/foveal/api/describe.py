@@ -112,8 +112,11 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
         "levels": [{"name": level.name, "start": level.start, "stop": level.stop} for level in spec.levels],
         "outputs": {kind: spec.row_meaning[kind] for kind in spec.outputs},
         "default_output": spec.default_output,
-        "patch_size": spec.patch_size,
-        "merge_size": spec.merge_size,
+        "patch_size": spec.tower.patch_size,
+        "merge_size": spec.tower.merge_size,
+        "prefix_rows": spec.tower.prefix_rows,
+        "fixed_size": spec.rule.fixed_size,
+        "tokens_per_image": spec.fixed_tokens,
         "min_pixels": spec.rule.min_pixels,
         "max_pixels": spec.rule.max_pixels,
     }

@@ -1,4 +1,4 @@
-"""`POST /encode` and `POST /v1/embeddings`: read, ask the engine, write."""
+"""`POST /encode` and `POST /v1/embeddings`: read, fetch, ask the engine, write."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from foveal.api.openai import read_embeddings_request, write_embeddings
 from foveal.api.options import wishes_of
 from foveal.engine.admission import Visit
 from foveal.engine.assembly import Service
-from foveal.engine.items import Encoded
+from foveal.engine.items import Encoded, Wishes
 from foveal.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from foveal.fetch.body import Allowance
+from foveal.fetch.images import Source, fetch_images
 
 SAFETENSORS = "application/vnd.foveal.safetensors"
 MAX_TIMEOUT_DIGITS = 12
@@ -65,12 +67,12 @@ async def _serve(request: Request, handle: Handler) -> Response:
 
 async def _encode(request: Request, server: Server, service: Service, visit: Visit) -> Answer:
     body = await _body(request, server, visit)
-    intake = read_intake(
-        body, request.headers.get("content-type", ""), request.query_params, server.settings.max_images_per_request
-    )
+    content_type, max_images = request.headers.get("content-type", ""), server.settings.max_images_per_request
+    intake = read_intake(body, content_type, request.query_params, max_images, server.url_rules)
     del body
     wishes = wishes_of(intake.options, service.engine.spec)
-    encoded = await _unless_gone(request, service.engine.encode(intake.images, wishes, visit))
+    work = _fetch_and_encode(request, service, intake.images, "images", wishes, visit)
+    encoded = await _unless_gone(request, work)
     if _wants_binary(request.headers.get("accept", "")):
         return SAFETENSORS, safetensors_buffers(service.engine.spec, encoded), encoded
     as_numbers = intake.options.encoding_format == "float"
@@ -79,9 +81,11 @@ async def _encode(request: Request, server: Server, service: Service, visit: Vis
 
 async def _embeddings(request: Request, server: Server, service: Service, visit: Visit) -> Answer:
     body = await _body(request, server, visit)
-    asked = read_embeddings_request(body, service.engine.spec, server.settings.max_images_per_request)
+    max_images = server.settings.max_images_per_request
+    asked = read_embeddings_request(body, service.engine.spec, max_images, server.url_rules)
     del body
-    encoded = await _unless_gone(request, service.engine.encode(asked.images, asked.wishes, visit))
+    work = _fetch_and_encode(request, service, asked.images, "input", asked.wishes, visit)
+    encoded = await _unless_gone(request, work)
     return "application/json", write_embeddings(service.engine.spec, encoded, asked.as_base64), encoded
 
 
@@ -89,10 +93,26 @@ async def _body(request: Request, server: Server, visit: Visit) -> bytes:
     body = await read_body(request, visit, server.settings.max_body_bytes)
     context = context_of(request)
     context.body_is_read = True
-    fetch = time.monotonic() - context.arrival
-    context.facts["fetch"] = fetch
-    server.metrics.stage_seconds.labels("fetch").observe(fetch)
+    context.facts["fetch"] = time.monotonic() - context.arrival
     return body
+
+
+async def _fetch_and_encode(
+    request: Request, service: Service, sources: Sequence[Source], param: str, wishes: Wishes, visit: Visit
+) -> list[Encoded]:
+    images = await _images(request, sources, param, visit)
+    return await service.engine.encode(images, wishes, visit)
+
+
+async def _images(request: Request, sources: Sequence[Source], param: str, visit: Visit) -> list[bytes]:
+    """The bytes of all images. The `fetch` stage is the time of the body and of what it names by URL."""
+    server, context, began = server_of(request), context_of(request), time.monotonic()
+    try:
+        allowance = Allowance(server.settings.max_body_bytes, visit.hold_body)
+        return await fetch_images(sources, param, server.fetcher, allowance)
+    finally:
+        context.facts["fetch"] += time.monotonic() - began
+        server.metrics.stage_seconds.labels("fetch").observe(context.facts["fetch"])
 
 
 def _deadline(request: Request, server: Server) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import httpx
 import orjson
 
 from foveal.api.base64s import image_of_text
 from foveal.api.multipart import read_form, too_many_images
 from foveal.api.options import Options, read_options
 from foveal.errors import FovealError, InvalidRequest, Undecodable, UrlForbidden
+from foveal.fetch.images import Source
+from foveal.fetch.rules import Rules
 
 MAX_JSON_MARKS = 100_000
 """Quotes, commas and brackets of a JSON body; base64 has none of them."""
@@ -21,13 +24,15 @@ _KINDS = "send image/*, application/octet-stream, multipart/form-data or applica
 
 @dataclass(frozen=True)
 class Intake:
-    """A request's images, as sent, in order, and its options."""
+    """A request's images, as sent or as URL, in order, and its options."""
 
-    images: list[bytes]
+    images: Sequence[Source]
     options: Options
 
 
-def read_intake(body: bytes, content_type: str, query: Mapping[str, str], max_images: int) -> Intake:
+def read_intake(
+    body: bytes, content_type: str, query: Mapping[str, str], max_images: int, rules: Rules | None
+) -> Intake:
     """Take the body apart; raises InvalidRequest, BadBase64, TooLarge, UrlForbidden, Undecodable."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind.startswith("image/") or kind in ("application/octet-stream", ""):
@@ -37,10 +42,11 @@ def read_intake(body: bytes, content_type: str, query: Mapping[str, str], max_im
         return Intake([body], options)
     if kind == "multipart/form-data":
         form = read_form(body, content_type, max_images)
-        return Intake(_some(form.files, max_images), read_options(query, form.fields))
+        files = _some(form.files, max_images)
+        return Intake(files, read_options(query, form.fields))
     if kind == "application/json":
         content = read_object(body)
-        images = images_of(content.pop("images", None), "images", max_images)
+        images = images_of(content.pop("images", None), "images", max_images, rules)
         return Intake(images, read_options(query, content))
     raise InvalidRequest(f"bodies of type {kind[:100]!r} are not read; {_KINDS}")
 
@@ -59,14 +65,14 @@ def read_object(body: bytes) -> dict[str, Any]:
     return content
 
 
-def images_of(items: object, param: str, max_images: int) -> list[bytes]:
-    """The bytes of each JSON item; an error names the item as `param[i]`."""
+def images_of(items: object, param: str, max_images: int, rules: Rules | None) -> list[Source]:
+    """The bytes of each JSON item, or its URL; an error names the item as `param[i]`."""
     if not isinstance(items, list):
         raise InvalidRequest(f"{param} must be a list of images", param=param)
-    images: list[bytes] = []
+    images: list[Source] = []
     for i, item in enumerate(_some(items, max_images, param)):
         try:
-            images.append(image_of_text(_text_of(item)))
+            images.append(_source_of(_text_of(item), rules))
         except FovealError as error:
             raise error.at(f"{param}[{i}]") from None
     return images
@@ -80,15 +86,24 @@ def _some(items: list[Item], max_images: int, param: str = "images") -> list[Ite
     return items
 
 
+def _source_of(text: str, rules: Rules | None) -> bytes | httpx.URL:
+    """The bytes behind base64 or a data-URI, else a URL that may be fetched; raises BadBase64, UrlForbidden."""
+    scheme, colon, _ = text[:64].partition(":")
+    if not colon or scheme.lower() == "data" or "," in scheme:
+        return image_of_text(text)
+    if rules is None:
+        raise UrlForbidden(
+            "this server fetches no URLs (--allow-urls is off); send the image as base64, a data-URI or a file"
+        )
+    return rules.url_of(text)
+
+
 def _text_of(item: object) -> str:
-    """Base64 or data-URI text of an item; raises UrlForbidden for anything that would have to be fetched."""
+    """The text of an item, or of what it points at; raises InvalidRequest."""
     if isinstance(item, dict):
         item = _inner(item)
     if not isinstance(item, str):
         raise InvalidRequest('an image is base64 text, a data-URI, {"url": ...}, {"data": ...} or an image_url part')
-    scheme, colon, _ = item[:64].partition(":")
-    if colon and scheme.lower() != "data" and "," not in scheme:
-        raise UrlForbidden("this server fetches no URLs; send the image itself as base64, a data-URI or a file")
     return item
 
 

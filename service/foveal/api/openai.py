@@ -1,4 +1,4 @@
-"""OpenAI's embeddings shape with images (data-URI, base64) in `input`, pooled."""
+"""OpenAI's embeddings shape with images (data-URI, base64, URL) in `input`, pooled."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from foveal.api.options import read_options, wishes_of
 from foveal.engine.items import Encoded, Wishes
 from foveal.errors import InvalidRequest
 from foveal.families.spec import ModelSpec
+from foveal.fetch.images import Source
+from foveal.fetch.rules import Rules
 
 _IGNORED = ("user", "dimensions")
 """Fields of OpenAI's that every client may send; `dimensions` only with the model's own width."""
@@ -22,12 +24,12 @@ _IGNORED = ("user", "dimensions")
 class EmbeddingsRequest:
     """A request taken apart."""
 
-    images: list[bytes]
+    images: Sequence[Source]
     wishes: Wishes
     as_base64: bool
 
 
-def read_embeddings_request(body: bytes, spec: ModelSpec, max_images: int) -> EmbeddingsRequest:
+def read_embeddings_request(body: bytes, spec: ModelSpec, max_images: int, rules: Rules | None) -> EmbeddingsRequest:
     """Images and wishes; raises InvalidRequest, BadBase64, ModelNotFound, TooLarge, UrlForbidden."""
     content = read_object(body)
     items = content.pop("input", None)
@@ -43,7 +45,7 @@ def read_embeddings_request(body: bytes, spec: ModelSpec, max_images: int) -> Em
     )
     if options.output != "pooled":
         raise InvalidRequest("output: this route gives pooled embeddings; use /encode for tokens", param="output")
-    images = images_of(items, "input", max_images)
+    images = images_of(items, "input", max_images, rules)
     return EmbeddingsRequest(images, wishes_of(options, spec), options.encoding_format == "base64")
 
 

@@ -77,6 +77,7 @@ def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
         raise InvalidRequest("normalize: only pooled embeddings can be; add output=pooled", param="normalize")
     if options.min_pixels and options.max_pixels and options.min_pixels > options.max_pixels:
         raise InvalidRequest("min_pixels is above max_pixels; swap them or drop one", param="min_pixels")
+    _check_limits(options, spec)
     return Wishes(
         output=Output(kind, options.dtype or spec.dtype, options.normalize),
         min_pixels=options.min_pixels,
@@ -85,6 +86,21 @@ def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
         downscale=options.oversize == "downscale",
         priority=options.priority,
     )
+
+
+def _check_limits(options: Options, spec: ModelSpec) -> None:
+    """Refuse a limit that this model's resize rule cannot follow: ignored, it would look obeyed."""
+    rule = spec.rule
+    for name, asked, own in (
+        ("min_pixels", options.min_pixels, rule.min_pixels),
+        ("max_pixels", options.max_pixels, rule.max_pixels),
+    ):
+        if asked is None or own is not None:
+            continue
+        if rule.fixed_size is None:
+            raise InvalidRequest(f"{name}: {spec.name} has no such limit; drop it, or send max_pixels", param=name)
+        height, width = rule.fixed_size
+        raise InvalidRequest(f"{name}: {spec.name} resizes every picture to {width} x {height}; drop it", param=name)
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:

@@ -20,9 +20,8 @@ from foveal.bench.floor import floor_milliseconds
 from foveal.bench.reference import ReferenceTower
 from foveal.bench.shape import QWEN3_VL_8B
 from foveal.engine.ladder import inferred_budgets
-from foveal.gpu.buffers import Buffers
-from foveal.gpu.executable import DirectCall
-from foveal.gpu.layout import Step, lay_out
+from foveal.gpu.executable import eager_call
+from foveal.gpu.layout import Step, lay_out, num_tokens
 
 CASES = ((1, 16, 16), (1, 28, 28), (1, 32, 32), (2, 28, 28), (5, 28, 28), (1, 64, 64), (10, 28, 28), (2, 64, 64))
 """Images, height and width in patches."""
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(feeder: Feeder, reference: ReferenceTower | None, count: int, height: int, width: int) -> Row:
-    tokens = count * height * width // feeder.tower.geometry.merge_area
+    tokens = count * num_tokens(height, width, feeder.tower.geometry)
     budget = min(b for b in feeder.ladder.steps if b >= tokens)
     grids = [(height, width)] * count
     rows = [feeder.rows(height * width, i) for i in range(count)]
@@ -120,15 +119,12 @@ def _row(feeder: Feeder, reference: ReferenceTower | None, count: int, height: i
 
 
 def _eager(feeder: Feeder, grids: list[tuple[int, int]]) -> float:
-    layout = lay_out(tuple(grids), feeder.tower.geometry.merge_area)
-    size = Step(layout.num_tokens, layout.num_items)
-    buffers = Buffers(size, feeder.tower.geometry, feeder.device, torch.bfloat16)
-    buffers.place(layout)
-    call = DirectCall(feeder.tower, buffers, "eager")
+    layout = lay_out(tuple(grids), feeder.tower.geometry)
+    call, size = eager_call(feeder.tower, layout, feeder.device, torch.bfloat16)
+    call.buffers.place(layout)
 
     def once() -> None:
-        with torch.inference_mode():
-            call.run(size)
+        call.run(size)
         torch.cuda.synchronize()
 
     return median_wall(once)

@@ -11,6 +11,7 @@ import torch
 from foveal.families.catalogue import spec_of
 from foveal.families.checkpoint import open_checkpoint
 from foveal.gpu.buffers import Buffers
+from foveal.gpu.copies import Copier
 from foveal.gpu.graphs import GraphSet
 from foveal.gpu.ladder import GraphLadder
 from foveal.gpu.layout import Step, embedding_bytes
@@ -36,15 +37,14 @@ class Feeder:
         dummy_weights: bool = True,
     ) -> None:
         self.device = torch.device("cuda", 0)
-        checkpoint = open_checkpoint(folder, dummy_weights)
-        with torch.inference_mode():
-            self.tower = build_tower(checkpoint, spec_of("bench", checkpoint), self.device, dtype)
+        spec = spec_of("bench", open_checkpoint(folder, dummy_weights))
+        self.tower = build_tower(spec, self.device, dtype)
         self.buffers = Buffers(steps[-1], self.tower.geometry, self.device, dtype)
         self.graphs = GraphSet(self.tower, self.buffers, torch.cuda.Stream(self.device))
         self.ladder = GraphLadder(self.graphs, steps, 0, True)
         self.arenas = {name: Arena(name, arena_bytes) for name in ("rows", "embeddings")}
         pinned = {name: pin(arena) for name, arena in self.arenas.items()}
-        self.runner = StreamRunner(self.tower, self.graphs, self.ladder, pinned, self.device, dtype)
+        self.runner = StreamRunner(self.graphs, self.ladder, pinned, Copier())
         self._last_id = 0
 
     def capture_all(self) -> None:

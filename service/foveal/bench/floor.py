@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from foveal.gpu.kernels.attention import attend_tiles, tile_table
 from foveal.gpu.kernels.tuning import tile_for
 from foveal.gpu.towers.protocol import Tower
-from foveal.gpu.towers.qwen3_vl import Qwen3VLTower
+from foveal.gpu.towers.vision import VisionTower
 
 REPEATS = 10
 
@@ -36,8 +36,9 @@ def floor_milliseconds(tower: Tower, grids: list[tuple[int, int]]) -> float:
             weight = torch.randn(out, width, device="cuda", dtype=torch.bfloat16)
             bias = torch.randn(out, device="cuda", dtype=torch.bfloat16)
             total += count * _replayed(partial(F.linear, x, weight, bias))
-        if isinstance(tower, Qwen3VLTower):
-            total += tower.config.depth * _attention(grids, tower.config.heads, tower.config.head_dim)
+        if isinstance(tower, VisionTower):
+            plan = tower.plan
+            total += plan.depth * _attention(grids, plan.heads, plan.hidden // plan.heads)
     return total
 
 

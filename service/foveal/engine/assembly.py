@@ -48,13 +48,34 @@ class Service:
 
 def check(settings: Settings, spec: ModelSpec) -> None:
     """Refuse settings that this model cannot work with; raises ConfigurationError."""
-    tokens = settings.max_image_tokens
+    tokens = max_image_tokens(settings, spec)
+    _check_fixed(settings, spec)
     largest = spec.embedding_bytes(Output("tokens", "float32"), tokens)
-    largest += tokens * spec.merge_size**2 * 3 * spec.patch_size**2
+    largest += tokens * spec.tower.merge_size**2 * 3 * spec.tower.patch_size**2
     if largest > settings.max_inflight_bytes:
         raise ConfigurationError(
-            f"an image of --max-image-tokens {tokens} takes {largest} bytes with {spec.name}, more than "
-            f"--max-inflight-bytes {settings.max_inflight_bytes}; raise the one or lower the other"
+            f"an image of {tokens} tokens (--max-image-tokens) takes {largest} bytes with {spec.name}, more than "
+            f"--max-inflight-bytes {settings.max_inflight_bytes}; raise the latter or lower the former"
+        )
+
+
+def max_image_tokens(settings: Settings, spec: ModelSpec) -> int:
+    """Tokens of the largest image that may come."""
+    return spec.fixed_tokens or settings.max_image_tokens
+
+
+def _check_fixed(settings: Settings, spec: ModelSpec) -> None:
+    """Where all images are of one size, it must fit."""
+    tokens = spec.fixed_tokens or 0
+    if tokens > settings.max_image_tokens:
+        raise ConfigurationError(
+            f"every image is {tokens} tokens with {spec.name}, and --max-image-tokens is {settings.max_image_tokens}: "
+            f"nothing could be encoded; allow {tokens} or more"
+        )
+    if settings.token_budgets and tokens > settings.token_budgets[-1]:
+        raise ConfigurationError(
+            f"every image is {tokens} tokens with {spec.name}, and --token-budgets end at "
+            f"{settings.token_budgets[-1]}: none would be used; add multiples of {tokens}, or leave the setting out"
         )
 
 
@@ -67,7 +88,7 @@ def assemble(settings: Settings, spec: ModelSpec, metrics: Metrics, environment:
     gate = Gate(settings.max_queue_tokens, settings.max_inflight_bytes, metrics)
     prep = _prep_pool(settings, {"images": images, "rows": rows}, metrics, environment)
     pool = _worker_pool(settings, spec, {"rows": rows, "embeddings": embeddings}, metrics, environment)
-    engine = Engine(spec, settings.max_image_tokens, gate, cache, memory, prep, pool, metrics)
+    engine = Engine(spec, max_image_tokens(settings, spec), gate, cache, memory, prep, pool, metrics)
     return Service(engine, pool, prep)
 
 
@@ -101,16 +122,25 @@ def _worker_pool(
         load_format="dummy" if spec.dummy_weights else "auto",
         device=placement.device,
         dtype=settings.dtype,
-        token_budgets=settings.token_budgets or inferred_budgets(settings.max_image_tokens),
+        token_budgets=settings.token_budgets or inferred_budgets(settings.max_image_tokens, spec.fixed_tokens),
         max_items=settings.max_items_per_pack,
         threads=placement.threads,
         capture=settings.capture,
-        max_image_tokens=settings.max_image_tokens,
+        max_image_tokens=max_image_tokens(settings, spec),
         reserve_bytes=settings.graph_reserve_bytes,
+        item_tokens=spec.fixed_tokens or 1,
     )
     programs = [
         (place, Program("foveal.gpu", arenas, place.environment, settings.log_level, settings.log_format))
         for place in placement.places
     ]
     batcher = Batcher(settings.max_wait_ms / 1000, metrics)
-    return Pool(programs, configure, settings.ready_quorum, settings.worker_timeout_seconds, batcher, metrics)
+    return Pool(
+        programs,
+        configure,
+        spec.tower.merge_size**2,
+        settings.ready_quorum,
+        settings.worker_timeout_seconds,
+        batcher,
+        metrics,
+    )

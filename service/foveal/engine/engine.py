@@ -161,8 +161,8 @@ class Engine:
         plan = rule.plan(probed.width, probed.height, wishes.min_pixels, wishes.max_pixels)
         if plan.num_tokens > self.max_image_tokens and wishes.downscale:
             most = rule.pixels_for_tokens(self.max_image_tokens)
-            least = min(wishes.min_pixels or rule.min_pixels, most)
-            plan = rule.plan(probed.width, probed.height, least, most)
+            least = wishes.min_pixels or rule.min_pixels
+            plan = rule.plan(probed.width, probed.height, least and min(least, most), most)
         if plan.num_tokens > self.max_image_tokens:
             raise TooLarge(
                 f"the image is {plan.num_tokens} tokens at {plan.width} x {plan.height}, the limit is "

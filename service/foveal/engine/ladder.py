@@ -1,7 +1,8 @@
 """The ladder of token budgets and what its steps cost; the inferred one has fine steps.
 
-Every padded row is real compute. Steps of 32 to 512, 64 to 1024, 128 to 2048, 256 to 4096, 512 to 6144: padding stays
-below 6 % for a lone image of a usual mixture, where powers of two give a third and more (docs/performance.md).
+Every padded row is real compute. Steps of 32 to 512, 64 to 1024, 128 to 2048, 256 to 4096, 512 to 5120: padding stays
+below 6 % for a lone image of a usual mixture, where powers of two give a third and more (docs/performance.md). Where
+all images have one size, budgets are multiples of it, and a pack of up to eight of them has no padding at all.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from itertools import accumulate
 
 from foveal.types import TokenBudget
 
-STEPS = ((32, 512), (64, 1024), (128, 2048), (256, 4096), (512, 6144))
+STEPS = ((32, 512), (64, 1024), (128, 2048), (256, 4096), (512, 5120))
 MAX_BUDGET_TOKENS = STEPS[-1][1]
 """Above this an image is bound by arithmetic, not by launches, and runs eager as fast."""
+COUNTS_OF_A_STEP = 8
+"""With images of one size: numbers of images before the step between them doubles."""
 MIN_SHARE = 0.1
 """A budget without its attention costs at least this share of its time, however large the coefficient."""
 NOISE_SHARE = 0.01
@@ -121,8 +124,13 @@ class Ladder:
         return covers
 
 
-def inferred_budgets(max_image_tokens: int) -> tuple[int, ...]:
-    """Ascending budgets up to the largest image, and the largest image itself where it ends the ladder early."""
+def inferred_budgets(max_image_tokens: int, fixed_tokens: int | None = None) -> tuple[int, ...]:
+    """Ascending budgets up to the largest image, and the largest image itself where it ends the ladder early.
+
+    `fixed_tokens`: tokens of every image, where they all have as many. Then the budgets are multiples of that.
+    """
+    if fixed_tokens is not None:
+        return tuple(count * fixed_tokens for count in _counts(max(1, MAX_BUDGET_TOKENS // fixed_tokens)))
     most = min(max_image_tokens, MAX_BUDGET_TOKENS)
     budgets: list[int] = []
     start = 0
@@ -130,3 +138,14 @@ def inferred_budgets(max_image_tokens: int) -> tuple[int, ...]:
         budgets += range(start + step, end + 1, step)
         start = end
     return (*(b for b in budgets if b < most), most)
+
+
+def _counts(most: int) -> list[int]:
+    """Images of each budget up to `most`: all numbers to 8, then every second to 16, every fourth to 32, and so on."""
+    counts: list[int] = []
+    count, step = 0, 1
+    while (count := count + step) <= most:
+        counts.append(count)
+        if count == COUNTS_OF_A_STEP * step:
+            step *= 2
+    return counts

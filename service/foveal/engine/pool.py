@@ -30,6 +30,7 @@ class Pool:
         self,
         places: Sequence[tuple[Place, Program]],
         configure: Configure,
+        merge_area: int,
         quorum: int,
         timeout: float,
         batcher: Batcher,
@@ -39,7 +40,7 @@ class Pool:
         self.failed_to_start = asyncio.Event()
         self._batcher = batcher
         self.workers = [
-            Worker(place.name, program, configure, place.depth, metrics, batcher.settle, self._changed)
+            Worker(place.name, program, configure, merge_area, place.depth, metrics, batcher.settle, self._changed)
             for place, program in places
         ]
         batcher.serve(self.workers)

@@ -54,6 +54,7 @@ class Worker:
         name: str,
         program: Program,
         configure: Configure,
+        merge_area: int,
         depth: int,
         metrics: Metrics,
         settle: Callable[[Worker, SentPack, PackDone | PackFailed | None], None],
@@ -67,7 +68,7 @@ class Worker:
         self.stage = "starting"
         self.failure: str | None = None
         self.failed_starts = 0
-        self._configure, self._depth, self._metrics = configure, depth, metrics
+        self._configure, self._merge_area, self._depth, self._metrics = configure, merge_area, depth, metrics
         self._settle, self._changed = settle, changed
         self._packs: dict[int, SentPack] = {}
         self._last_id = 0
@@ -157,7 +158,8 @@ class Worker:
             self.child.kill()
 
     def _ladder_changed(self, message: LadderChanged) -> None:
-        self.ladder = Ladder(message.budgets, Attention(message.ms_per_patch2, message.typical_patches))
+        attention = Attention(message.ms_per_patch2, message.typical_patches, self._merge_area)
+        self.ladder = Ladder(message.budgets, attention)
         self._metrics.graph_memory_bytes.labels(self.name).set(message.graph_bytes)
         captured = sum(budget.is_captured for budget in message.budgets)
         self.stage = "ready" if message.is_final else f"ready, {captured} graphs captured so far"

@@ -8,14 +8,26 @@ from importlib.resources import files
 from pathlib import Path
 
 from foveal.errors import ConfigurationError
-from foveal.families import qwen3_vl
-from foveal.families.checkpoint import Checkpoint, open_checkpoint
+from foveal.families import clip, dinov2, qwen2_vl, qwen3_vl, siglip, siglip2_naflex
+from foveal.families.checkpoint import PROCESSOR_FILES, Checkpoint, open_checkpoint
 from foveal.families.spec import ModelSpec
 
-FAMILIES: dict[str, Callable[[str, Checkpoint], ModelSpec]] = {
-    model_type: qwen3_vl.read_spec for model_type in qwen3_vl.MODEL_TYPES
-}
-WANTED_FILES = ["config.json", "preprocessor_config.json", "*.safetensors", "*.safetensors.index.json"]
+ReadSpec = Callable[[str, Checkpoint], ModelSpec]
+_READERS: tuple[tuple[tuple[str, ...], ReadSpec], ...] = (
+    (qwen2_vl.QWEN2_TYPES, qwen2_vl.read_qwen2),
+    (qwen2_vl.QWEN2_5_TYPES, qwen2_vl.read_qwen2_5),
+    (qwen3_vl.QWEN3_TYPES, qwen3_vl.read_qwen3),
+    (qwen3_vl.QWEN3_5_TYPES, qwen3_vl.read_qwen3_5),
+    (qwen3_vl.QWEN3_OMNI_TYPES, qwen3_vl.read_qwen3_omni),
+    (clip.MODEL_TYPES, clip.read_spec),
+    (siglip.MODEL_TYPES, siglip.read_spec),
+    (siglip2_naflex.MODEL_TYPES, siglip2_naflex.read_spec),
+    (dinov2.MODEL_TYPES, dinov2.read_spec),
+)
+FAMILIES: dict[str, ReadSpec] = {model_type: read for model_types, read in _READERS for model_type in model_types}
+"""By `model_type` of config.json."""
+_SMALL_FILES = ["config.json", *PROCESSOR_FILES]
+_WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
 _BUILTIN = "builtin:"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -50,7 +62,7 @@ def hub_spec(model: str, dummy_weights: bool, served_name: str | None = None) ->
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    wanted = WANTED_FILES[:2] if dummy_weights else WANTED_FILES
+    wanted = _SMALL_FILES if dummy_weights else _SMALL_FILES + _WEIGHT_FILES
     try:
         folder = Path(snapshot_download(model, allow_patterns=wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

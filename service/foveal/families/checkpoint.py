@@ -1,4 +1,4 @@
-"""Reads a Hugging Face checkpoint folder's JSON files: no weights, no torch, no guessing of constants."""
+"""Reads a Hugging Face checkpoint folder's JSON files: no weights, no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from typing import Any, cast, get_args
 from foveal.errors import ConfigurationError
 from foveal.types import DType
 
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+"""Where an image processor's settings may be: nested in the first, or all of the second. The first wins, if nested."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config.json and preprocessor_config.json of one folder."""
+    """config.json and the settings of the image processor of one folder."""
 
     folder: Path
     config: dict[str, Any]
     processor: dict[str, Any]
+    processor_file: str
+    """Name of the file that `processor` comes from."""
     revision: str
     dummy_weights: bool
 
@@ -27,21 +32,26 @@ class Checkpoint:
         """The class that the checkpoint says it is."""
         return str((self.config.get("architectures") or ["unknown"])[0])
 
-    def section(self, name: str) -> dict[str, Any]:
-        """A nested config, or a ConfigurationError that names it."""
-        return cast(dict[str, Any], self.need(self.config, name))
-
-    def need(self, config: dict[str, Any], key: str) -> Any:
-        """A value that must be there: constants never come from defaults."""
-        if key not in config:
-            raise ConfigurationError(f"{self.folder}/config.json has no {key!r}")
-        return config[key]
+    def refuse_processor(self, complaint: str) -> ConfigurationError:
+        """An error about the image processor's settings, for the caller to raise."""
+        return ConfigurationError(f"{self.folder / self.processor_file} {complaint}")
 
 
 def open_checkpoint(folder: Path, dummy_weights: bool, revision: str | None = None) -> Checkpoint:
     """Read the folder's JSON files; raises ConfigurationError when one is missing or is no JSON object."""
-    config, processor = (_read(folder / name) for name in ("config.json", "preprocessor_config.json"))
-    return Checkpoint(folder, config, processor, revision or _fingerprint(folder), dummy_weights)
+    config = _read(folder / "config.json")
+    processor, file = _read_processor(folder)
+    return Checkpoint(folder, config, processor, file, revision or _fingerprint(folder), dummy_weights)
+
+
+def _read_processor(folder: Path) -> tuple[dict[str, Any], str]:
+    """The image processor's settings and the name of their file, in transformers' order of preference."""
+    nested, whole = PROCESSOR_FILES
+    if (folder / nested).exists():
+        section = _read(folder / nested).get("image_processor")
+        if isinstance(section, dict):
+            return section, nested
+    return _read(folder / whole), whole
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -74,16 +84,11 @@ def _fingerprint(folder: Path) -> str:
 def dtype_of(checkpoint: Checkpoint) -> DType:
     """The checkpoint's dtype: newer files say `dtype`, older `torch_dtype`, composites in a nested config."""
     config = checkpoint.config
-    places = [config, config.get("text_config") or {}, config.get("vision_config") or {}]
+    thinker = config.get("thinker_config") or {}
+    owners = (config, thinker)
+    nested = [owner.get(part) or {} for part in ("text_config", "vision_config") for owner in owners]
+    places = [*owners, *nested]
     found = next((p[k] for p in places for k in ("dtype", "torch_dtype") if p.get(k)), "float32")
     if found not in get_args(DType):
         raise ConfigurationError(f"{checkpoint.folder}/config.json has dtype {found!r}; known: {get_args(DType)}")
     return cast(DType, found)
-
-
-def triple(checkpoint: Checkpoint, key: str) -> tuple[float, float, float]:
-    """A normalisation constant per channel, from the checkpoint's own file."""
-    values = checkpoint.processor.get(key)
-    if not isinstance(values, list) or len(values) != 3:
-        raise ConfigurationError(f"{checkpoint.folder}/preprocessor_config.json has no {key!r} of three numbers")
-    return float(values[0]), float(values[1]), float(values[2])

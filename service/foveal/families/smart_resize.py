@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from foveal.errors import AspectRatio
-from foveal.types import PixelPlan
+from foveal.types import Interpolation, PixelPlan
 
 MAX_RATIO = 200
 
@@ -24,6 +24,9 @@ class SmartResize:
     merge_size: int
     min_pixels: int
     max_pixels: int
+    interpolation: Interpolation = "bicubic"
+
+    fixed_size = None
 
     @property
     def factor(self) -> int:
@@ -48,7 +51,7 @@ class SmartResize:
                 "crop it or cut it into pieces"
             )
         new_height, new_width = self._sides(height, width, least, most)
-        return PixelPlan(new_height, new_width, self.patch_size, self.merge_size)
+        return PixelPlan(new_height, new_width, self.patch_size, self.merge_size, self.interpolation)
 
     def _sides(self, height: int, width: int, least: int, most: int) -> tuple[int, int]:
         f = self.factor

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from foveal.families.tower_plan import TowerPlan
 from foveal.types import DTYPE_BYTES, DType, Level, Output, OutputKind, PixelPlan
 
 
@@ -13,12 +14,16 @@ class ResizeRule(Protocol):
     """From the size of an upright picture to what its pixels become. All numbers are pixels."""
 
     @property
-    def min_pixels(self) -> int:
-        """Smaller pictures are enlarged to this area."""
+    def min_pixels(self) -> int | None:
+        """Smaller pictures are enlarged to this area; None: a request cannot name one."""
 
     @property
-    def max_pixels(self) -> int:
-        """Larger pictures are shrunk to this area."""
+    def max_pixels(self) -> int | None:
+        """Larger pictures are shrunk to this area; None: a request cannot name one."""
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width of every picture, for a tower that takes one size."""
 
     def plan(self, width: int, height: int, min_pixels: int | None = None, max_pixels: int | None = None) -> PixelPlan:
         """The resized size and grid; raises AspectRatio where the reference processor refuses the shape."""
@@ -40,8 +45,7 @@ class ModelSpec:
     dtype: DType
     """The checkpoint's own dtype, and so the default dtype of an answer."""
     rule: ResizeRule
-    patch_size: int
-    merge_size: int
+    tower: TowerPlan
     width: int
     """Columns of a token row, all levels together."""
     pooled_width: int
@@ -51,6 +55,14 @@ class ModelSpec:
     row_meaning: dict[OutputKind, str]
     image_mean: tuple[float, float, float]
     image_std: tuple[float, float, float]
+
+    @property
+    def fixed_tokens(self) -> int | None:
+        """Tokens of every picture, for a tower that takes one size."""
+        if self.tower.fixed_grid is None:
+            return None
+        height, width = self.tower.fixed_grid
+        return self.tower.prefix_rows + height * width // self.tower.merge_size**2
 
     def embedding_bytes(self, output: Output, num_tokens: int) -> int:
         """Bytes of one image's answer."""

@@ -8,67 +8,115 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from foveal.gpu.inputs import Inputs
+from foveal.gpu.inputs import Inputs, Outputs
 from foveal.gpu.layout import Layout, Step
 from foveal.gpu.towers.protocol import Geometry
 
-_ALIGNED_INTS = 4
+_ALIGNMENT = 256
+"""Bytes: each part of a block starts as well aligned as a tensor of its own."""
+
+
+class Results(NamedTuple):
+    """What of a finished forward the host looks at, float32."""
+
+    peaks: npt.NDArray[np.float32]
+    """[tokens]: the largest magnitude of each token row."""
+    pooled: npt.NDArray[np.float32]
+    """[items, pooled_width]."""
+
+
+class Answers:
+    """What forwards leave: token rows, and in one block, to travel in one copy, the peak of each and pooled rows."""
+
+    def __init__(self, capacity: Step, geometry: Geometry, device: torch.device, dtype: torch.dtype) -> None:
+        self.tokens = torch.zeros((capacity.tokens, geometry.width), dtype=dtype, device=device)
+        self.row_bytes = geometry.width * dtype.itemsize
+        self._pooled_at, self._pooled_width = _aligned(4 * capacity.tokens) // 4, geometry.pooled_width
+        size = self._pooled_at + capacity.items * geometry.pooled_width
+        self.results = torch.zeros(size, dtype=torch.float32, device=device)
+        self.peaks = self.results[: capacity.tokens]
+        self.pooled = self.results[self._pooled_at :].view(capacity.items, geometry.pooled_width)
+        self.tokens_at, self.results_at = self.tokens.data_ptr(), self.results.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory."""
+        return self.tokens.nbytes + self.results.nbytes
+
+    def result_bytes(self, num_tokens: int, num_pooled: int) -> int:
+        """The head of `results` that holds the first peaks and the first pooled rows."""
+        return 4 * (self._pooled_at + num_pooled * self._pooled_width if num_pooled else num_tokens)
+
+    def read(self, numbers: npt.NDArray[np.float32]) -> Results:
+        """The parts of a host copy of `results`, as views."""
+        pooled = numbers[self._pooled_at : self.results.numel()]
+        return Results(numbers[: self._pooled_at], pooled.reshape(-1, self._pooled_width))
 
 
 class Buffers:
-    """Inputs and output for every step up to the capacity."""
+    """Inputs and outputs for every step up to the capacity."""
 
     def __init__(self, capacity: Step, geometry: Geometry, device: torch.device, dtype: torch.dtype) -> None:
         self.capacity, self.geometry, self.device = capacity, geometry, device
-        num_patches = capacity.tokens * geometry.merge_area
-        self.rows = torch.zeros((num_patches, geometry.row_bytes), dtype=torch.uint8, device=device)
-        self.whole_output = torch.zeros((capacity.tokens, geometry.width), dtype=dtype, device=device)
-        self.peaks = torch.zeros(capacity.tokens, dtype=torch.float32, device=device)
-        # one block, so that a pack's metadata travels in one copy: cumulative patches, then grids
-        self._grids_at = -(-(capacity.items + 1) // _ALIGNED_INTS) * _ALIGNED_INTS
-        size = self._grids_at + 2 * capacity.items
-        self.metadata = torch.zeros(size, dtype=torch.int32, device=device)
-        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._host_numbers: npt.NDArray[np.int32] = self._host.numpy()
+        num_rows = capacity.tokens * geometry.merge_area
+        # one block, so that a pack is moved in one copy: cumulative rows, grids, then the rows themselves
+        self._grids_at = _aligned(4 * (capacity.items + 1)) // 4
+        self.rows_at = _aligned(4 * (self._grids_at + 2 * capacity.items))
+        self.packed = torch.zeros(self.rows_at + num_rows * geometry.row_bytes, dtype=torch.uint8, device=device)
+        self.metadata = self.packed[: self.rows_at].view(torch.int32)
+        self.rows = self.packed[self.rows_at :].view(num_rows, geometry.row_bytes)
+        self.packed_at = self.packed.data_ptr()
+        self.answers = Answers(capacity, geometry, device, dtype)
+        self._host = self.host_metadata()
 
     @property
     def nbytes(self) -> int:
         """Device memory of all of them."""
-        return self.rows.nbytes + self.whole_output.nbytes + self.metadata.nbytes + self.peaks.nbytes
+        return self.packed.nbytes + self.answers.nbytes
 
     def inputs(self, step: Step) -> Inputs:
         """What the forward of a step reads."""
-        grids = self.metadata[self._grids_at :].view(-1, 2)
-        num_patches = step.tokens * self.geometry.merge_area
-        return Inputs(self.rows[:num_patches], self.metadata[: step.items + 1], grids[: step.items])
+        grids = self.metadata[self._grids_at : self._grids_at + 2 * step.items].view(-1, 2)
+        num_rows = step.tokens * self.geometry.merge_area
+        return Inputs(self.rows[:num_rows], self.metadata[: step.items + 1], grids)
 
-    def output(self, step: Step) -> torch.Tensor:
-        """What the forward of a step writes: [tokens, width]. The next run overwrites it."""
-        return self.whole_output[: step.tokens]
+    def output(self, step: Step) -> Outputs:
+        """What the forward of a step writes. The next run overwrites it."""
+        return Outputs(self.answers.tokens[: step.tokens], self.answers.pooled[: step.items])
 
-    def copy_in(self, layout: Layout, rows: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Bring a pack's rows and places to the device. Rows of padding keep what they held: bytes are never NaN."""
-        for place, item in zip(layout.patches(), rows, strict=True):
-            source = torch.from_numpy(item).view(-1, self.geometry.row_bytes)
-            self.rows[place].copy_(source, non_blocking=True)
+    def copy_in(self, layout: Layout, rows: Sequence[torch.Tensor]) -> None:
+        """Bring a pack's rows, uint8, and places to the device.
+
+        Padding and prefix rows keep what they held: bytes are never NaN.
+        """
+        for place, source in zip(layout.patches(), rows, strict=True):
+            self.rows[place].copy_(source.view(-1, self.geometry.row_bytes), non_blocking=True)
         self.place(layout)
 
     def place(self, layout: Layout) -> None:
         """Say where items lie, without new rows."""
-        self.fill(self._host_numbers, layout)
+        self.fill(self._host.numpy(), layout)
         self.metadata.copy_(self._host, non_blocking=True)
 
+    def host_metadata(self) -> torch.Tensor:
+        """A host twin of `metadata`, pinned where there is a GPU."""
+        return torch.zeros(self.metadata.numel(), dtype=torch.int32, pin_memory=self.device.type == "cuda")
+
     def fill(self, numbers: npt.NDArray[np.int32], layout: Layout) -> None:
-        """Write a layout into a host twin of `metadata`."""
-        last, side, unused = layout.cu_patches[-1], self.geometry.merge_size, self.capacity.items - layout.num_items
-        flat = array("i", layout.cu_patches)
-        flat.extend([last] * (self._grids_at - len(flat)))
-        for grid in layout.grids:
-            flat.extend(grid)
-        flat.extend([side] * (2 * unused))
-        numbers[:] = np.frombuffer(flat, np.int32)
+        """Write a layout into a host twin of `metadata`; unused places repeat the end and are smallest pictures."""
+        used, grids_end = len(layout.cu_rows), self._grids_at + 2 * len(layout.grids)
+        numbers[:used] = array("i", layout.cu_rows)
+        numbers[used : self._grids_at] = layout.num_rows
+        numbers[self._grids_at : grids_end] = array("i", chain.from_iterable(layout.grids))
+        numbers[grids_end:] = self.geometry.merge_size
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

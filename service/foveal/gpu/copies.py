@@ -7,9 +7,13 @@ library is the one that torch has loaded.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+IssueCopy = Callable[[int, int, int, int], None]
+"""Target and source address, bytes, raw stream."""
 
 _DEFAULT_KIND = 4
 """cudaMemcpyDefault: the addresses tell the direction."""

@@ -1,18 +1,18 @@
-"""From the rows of a finished forward to the bytes that callers get: cut, pooled, rounded, checked, written."""
+"""From what a finished forward left to the bytes that callers get: cut, scaled, rounded, checked, written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from foveal.gpu.buffers import Results
 from foveal.gpu.layout import Layout
-from foveal.gpu.towers.protocol import Geometry
 from foveal.ipc.messages import PackItem
-from foveal.types import DType
+from foveal.types import DType, Output
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     "bfloat16": torch.bfloat16,
@@ -20,31 +20,51 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
 }
 LARGEST: dict[DType, float] = {name: torch.finfo(dtype).max for name, dtype in TORCH_DTYPES.items()}
+Bytes = npt.NDArray[np.uint8]
 Failures = tuple[tuple[int, str], ...]
 
 
-def write(place: slice, item: PackItem, output: torch.Tensor, target: torch.Tensor, geometry: Geometry) -> None:
-    """Write an item's embedding to its target, uint8 on the host, in the asked kind and dtype.
+def write_tokens(layout: Layout, items: Sequence[PackItem], tokens: torch.Tensor, embeddings: Bytes) -> None:
+    """Write the rows of the items that ask for them, on the host, rounded to nearest even in the asked dtype."""
+    for place, item in zip(layout.tokens(), items, strict=True):
+        if item.output.kind == "tokens":
+            rounded = tokens[place].to(TORCH_DTYPES[item.output.dtype])
+            _put(item, rounded.view(torch.uint8).numpy().reshape(-1), embeddings)
 
-    Rounds to nearest even, on the device. With a pinned target nothing waits.
+
+def settle(layout: Layout, items: Sequence[PackItem], results: Results, embeddings: Bytes) -> Failures:
+    """Write the pooled rows that are asked for; the items that are not finite in the dtype that they asked for.
+
+    An item with a token row that is not finite is not trusted pooled either.
     """
-    dtype, values = TORCH_DTYPES[item.output.dtype], output[place]
-    if item.output.kind == "pooled":
-        values = pooled(values, geometry, item.output.normalize)
-    target.view(dtype).view(values.shape).copy_(values.to(dtype), non_blocking=True)
+    failed = {*_with_bad_tokens(layout, items, results.peaks), *_write_pooled(items, results.pooled, embeddings)}
+    return tuple((i, f"the embedding of this image is not finite in {items[i].output.dtype}") for i in sorted(failed))
 
 
-def failures_of(layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]) -> Failures:
-    """Items whose values are not finite in the asked dtype, by the peaks of their rows, on the host."""
-    failures: list[tuple[int, str]] = []
-    for i, (item, place) in enumerate(zip(items, layout.tokens(), strict=True)):
-        most = LARGEST["float32" if item.output.kind == "pooled" else item.output.dtype]
-        if not float(peaks[place].max()) <= most:  # so that NaN fails too
-            failures.append((i, f"the embedding of this image is not finite in {item.output.dtype}"))
-    return tuple(failures)
+def _with_bad_tokens(layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]) -> Iterator[int]:
+    """Items by the peaks of their rows."""
+    starts = [place.start for place in layout.tokens()]
+    most = np.maximum.reduceat(peaks[: layout.num_tokens], starts)  # NaN comes through
+    for i, (peak, item) in enumerate(zip(most.tolist(), items, strict=True)):
+        output = item.output
+        if not peak <= LARGEST["float32" if output.kind == "pooled" else output.dtype]:  # so that NaN fails too
+            yield i
 
 
-def pooled(rows: torch.Tensor, geometry: Geometry, normalize: bool) -> torch.Tensor:
-    """Mean of an item's main rows in float32, of length one if asked for."""
-    mean = rows[:, : geometry.pooled_width].mean(0, dtype=torch.float32)
-    return F.normalize(mean, dim=0) if normalize else mean
+def _write_pooled(items: Sequence[PackItem], pooled: npt.NDArray[np.float32], embeddings: Bytes) -> Iterator[int]:
+    """Those who ask for the same are scaled and rounded together; yields the items that are not finite."""
+    alike: dict[Output, list[int]] = {}
+    for i, item in enumerate(items):
+        if item.output.kind == "pooled":
+            alike.setdefault(item.output, []).append(i)
+    for output, members in alike.items():
+        rows = torch.from_numpy(pooled[members])
+        rounded = (F.normalize(rows) if output.normalize else rows).to(TORCH_DTYPES[output.dtype])
+        for i, row in zip(members, rounded.view(torch.uint8).numpy(), strict=True):
+            _put(items[i], row, embeddings)
+        yield from (i for i, good in zip(members, rounded.isfinite().all(1).tolist(), strict=True) if not good)
+
+
+def _put(item: PackItem, row: Bytes, embeddings: Bytes) -> None:
+    start = item.embedding.offset
+    embeddings[start : start + item.embedding.length] = row

@@ -31,14 +31,14 @@ def draw(name: str, shape: torch.Size) -> torch.Tensor:
     bound = UNIT_BOUND * _deviation(name, shape)
     values = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
     values.mul_(2 * bound).sub_(bound)
-    is_norm_scale = len(shape) == 1 and name.endswith("weight")
-    return values.add_(1.0) if is_norm_scale else values
+    is_factor = len(shape) == 1 and name.endswith(("weight", "scale1", "scale2"))
+    return values.add_(1.0) if is_factor else values
 
 
 def _deviation(name: str, shape: torch.Size) -> float:
     if len(shape) == 1:
-        return 0.2 if name.endswith("weight") else 0.1
-    if name.startswith("pos_embed"):
+        return 0.2 if name.endswith(("weight", "scale1", "scale2")) else 0.1
+    if name in ("positions", "prefix", "pool.probe"):
         return 0.5
     fan_in = math.prod(shape[1:])
     return (ATTENTION_GAIN if "qkv" in name else GAIN) / math.sqrt(fan_in)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import torch
 
 from foveal.gpu.buffers import Buffers
-from foveal.gpu.layout import Step
+from foveal.gpu.layout import Layout, Step
 from foveal.gpu.towers.protocol import Tower
 
 
@@ -22,8 +22,8 @@ class Executable(Protocol):
     def buffers(self) -> Buffers:
         """Where it reads and writes."""
 
-    def run(self, step: Step) -> torch.Tensor:
-        """Encode at a step: its rows of output, which the next run overwrites. May return before they are there."""
+    def run(self, step: Step) -> None:
+        """Encode at a step into the buffers' answers, until the next run. May return before they are there."""
 
 
 class DirectCall:
@@ -32,18 +32,24 @@ class DirectCall:
     def __init__(self, tower: Tower, buffers: Buffers, mode: Literal["static", "eager"]) -> None:
         self.tower, self.buffers, self.mode = tower, buffers, mode
 
-    def run(self, step: Step) -> torch.Tensor:
+    def run(self, step: Step) -> None:
         """One forward."""
         encode(self.tower, self.buffers, step)
-        return self.buffers.output(step)
 
 
+def eager_call(tower: Tower, layout: Layout, device: torch.device, dtype: torch.dtype) -> tuple[DirectCall, Step]:
+    """The same forward on buffers of just this size, which go when the pack is done."""
+    step = Step(layout.num_tokens, layout.num_items)
+    return DirectCall(tower, Buffers(step, tower.geometry, device, dtype), "eager"), step
+
+
+@torch.inference_mode()
 def encode(tower: Tower, buffers: Buffers, step: Step) -> None:
-    """The one thing that is called directly, captured and replayed: rows of output, and the peak of each row.
+    """The one thing that is called directly, captured and replayed: token rows, pooled rows, and peaks.
 
-    A peak is the largest magnitude of a row, in float32; NaN and infinity come through, so that one look at the peaks
-    on the host tells which items are good.
+    A peak is the largest magnitude of a token row, in float32; NaN and infinity come through, so that one look at the
+    peaks on the host tells which items are good.
     """
-    output = buffers.output(step)
-    tower.forward(buffers.inputs(step), output)
-    tower.ops.peaks(output, buffers.peaks[: step.tokens])
+    out = buffers.output(step)
+    tower.forward(buffers.inputs(step), out)
+    tower.ops.peaks(out.tokens, buffers.answers.peaks[: step.tokens])

@@ -45,14 +45,13 @@ class GraphSet:
     def __contains__(self, step: Step) -> bool:
         return step in self._graphs
 
-    def run(self, step: Step) -> torch.Tensor:
-        """Replay, or call directly, on the current stream: rows of output that the next run overwrites."""
+    def run(self, step: Step) -> None:
+        """Replay, or call directly, on the current stream; the next run overwrites the answers."""
         graph = self._graphs.get(step)
         if graph is None:
             encode(self.tower, self.buffers, step)
         else:
             graph.replay()
-        return self.buffers.output(step)
 
     def capture(self, step: Step) -> int:
         """Record a step; the device memory that it took. Nothing else may run on the stream meanwhile."""

@@ -1,4 +1,4 @@
-"""What a forward reads: views of the static buffers."""
+"""What a forward reads and writes: views of the static buffers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ import torch
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows from the last of `cu_seqlens` on are padding: any bytes, no image."""
+    """Rows from the last of `cu_seqlens` on are padding: any bytes, no image. So are the prefix rows of each item."""
 
     rows: torch.Tensor
-    """uint8 [patches, row_bytes]: patches of the items one after the other, merge blocks in order."""
+    """uint8 [rows, row_bytes]: the items one after the other, each its prefix rows, then its patches, merge blocks in
+    order."""
     cu_seqlens: torch.Tensor
-    """int32 [items + 1]: cumulative patches; unused places repeat the last."""
+    """int32 [items + 1]: cumulative rows; unused places repeat the last."""
     grids: torch.Tensor
     """int32 [items, 2]: height and width in patches; unused places may hold anything."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward writes. Unused rows and items are finite, and mean nothing."""
+
+    tokens: torch.Tensor
+    """[rows / merge_area, width] in the compute dtype."""
+    pooled: torch.Tensor
+    """float32 [items, pooled_width], not normalised."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
 from foveal.gpu.graphs import GraphSet
-from foveal.gpu.layout import Layout, Step, lay_out
-from foveal.gpu.warm_up import TYPICAL_TOKENS, typical_layout
+from foveal.gpu.layout import Layout, Step
+from foveal.gpu.warm_up import TYPICAL_TOKENS, single_layout, typical_layout
 from foveal.ipc.messages import LadderChanged
 from foveal.types import TokenBudget
 
@@ -43,8 +44,7 @@ class GraphLadder:
         """Capture one more step, largest first; drop it where memory lacks. Nothing else may run meanwhile."""
         step = self._todo.pop(0)
         try:
-            with torch.inference_mode():
-                self._capture(step)
+            self._capture(step)
         except torch.OutOfMemoryError:
             log.warning("a budget was dropped: device memory is short", extra={"budget_tokens": step.tokens})
             del self.steps[step.tokens]
@@ -77,16 +77,19 @@ class GraphLadder:
         free, _ = torch.cuda.mem_get_info()
         if free < self._reserve:
             raise torch.OutOfMemoryError(f"{free} bytes are free, {self._reserve} are kept for eager runs")
-        geometry = self._graphs.buffers.geometry
-        self._place(typical_layout(step, geometry.merge_size))
+        self._place(typical_layout(step, self._graphs.buffers.geometry))
         self._bytes[step] = self._graphs.capture(step)
         self._milliseconds[step] = self._graphs.milliseconds(step)
         if not self._ms_per_patch2:
-            self._ms_per_patch2 = self._attention_cost(step, geometry.merge_size)
+            self._ms_per_patch2 = self._attention_cost(step)
 
-    def _attention_cost(self, step: Step, side: int) -> float:
-        """Milliseconds per squared patch: one large picture against the usual ones, at the same step."""
-        usual, single = typical_layout(step, side), lay_out(((side, side * step.tokens),), side * side)
+    def _attention_cost(self, step: Step) -> float:
+        """Milliseconds per squared row: one large picture against the usual ones, at the same step.
+
+        Zero where pictures have one size: then nothing can vary.
+        """
+        geometry = self._graphs.buffers.geometry
+        usual, single = typical_layout(step, geometry), single_layout(step, geometry)
         squares = _squares(single) - _squares(usual)
         if squares <= 0:
             return 0.0
@@ -110,4 +113,4 @@ class GraphLadder:
 
 
 def _squares(layout: Layout) -> int:
-    return sum((h * w) ** 2 for h, w in layout.grids)
+    return sum((stop - start) ** 2 for start, stop in pairwise(layout.cu_rows))

@@ -10,35 +10,82 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from foveal.gpu.inputs import Inputs
 
 
 class Places(NamedTuple):
-    """For each patch row, int32 [patches]: where it lies and how large its picture is, in patches."""
+    """For each row, int32 [rows]. Prefix rows have the place of the first patch."""
 
+    local: torch.Tensor
+    """Number of the row in its item."""
     y: torch.Tensor
+    """In patches, like all that follow."""
     x: torch.Tensor
     height: torch.Tensor
+    """Of the whole picture."""
     width: torch.Tensor
 
 
-def locate(inputs: Inputs, merge_size: int) -> Places:
+class WindowPlaces(NamedTuple):
+    """The order in which windows follow each other, int32; see `windowed`."""
+
+    source: torch.Tensor
+    """[rows]: for each row in window order, where it is in the inputs' order."""
+    spans: torch.Tensor
+    """[rows, 2]: first row of its window and the one after the last; equal for padding."""
+    order: torch.Tensor
+    """[tokens]: for each token in the inputs' order, where it is in window order."""
+
+
+def locate(inputs: Inputs, merge_size: int, prefix_rows: int = 0) -> Places:
     """The places of all rows; within a picture rows come merge block by merge block."""
-    cu_seqlens, grids = inputs.cu_seqlens, inputs.grids
+    item, local = _owners(inputs)
+    size = inputs.grids.index_select(0, item.clamp(max=inputs.grids.shape[0] - 1))
+    size = torch.where((item >= inputs.grids.shape[0])[:, None], merge_size, size)
+    height, width = size.unbind(1)
+    block, within = _divide((local - prefix_rows).clamp(min=0), merge_size**2)
+    block_y, block_x = _divide(block, torch.div(width, merge_size, rounding_mode="floor"))
+    within_y, within_x = _divide(within, merge_size)
+    return Places(local, block_y * merge_size + within_y, block_x * merge_size + within_x, height, width)
+
+
+def windowed(inputs: Inputs, merge_size: int, window: int) -> WindowPlaces:
+    """Rows in window order: windows of `window` x `window` tokens go in raster order, tokens within one as well.
+
+    Windows at the right and lower edge are smaller. The order is that of Qwen2.5-VL's get_vision_window_index, in
+    closed form: a row of windows is complete before the next begins, and so is a window.
+    """
+    area = merge_size**2
+    item, local = _owners(inputs)
+    is_padding = item >= inputs.grids.shape[0]
+    size = inputs.grids.index_select(0, item.clamp(max=inputs.grids.shape[0] - 1))
+    high, wide = (torch.where(is_padding, 1, side // merge_size) for side in size.unbind(1))
+    base = torch.arange(local.shape[0], dtype=torch.int32, device=local.device) - local
+    number, within = _divide(local, area)
+    window_y, rest = _divide(number, window * wide)
+    tall = torch.minimum(high - window * window_y, torch.full_like(high, window))
+    window_x, rest = _divide(rest, window * tall)
+    broad = torch.minimum(wide - window * window_x, torch.full_like(wide, window))
+    y, x = _divide(rest, broad)
+    source = base + ((window * window_y + y) * wide + window * window_x + x) * area + within
+    source = torch.where(is_padding, base + local, source)
+    start = base + area * window * (window_y * wide + window_x * tall)
+    spans = torch.where(is_padding[:, None], 0, torch.stack([start, start + area * tall * broad], dim=1))
+    order = torch.empty_like(source[::area])
+    order[source[::area].long() // area] = torch.arange(order.shape[0], dtype=torch.int32, device=order.device)
+    return WindowPlaces(source, spans, order)
+
+
+def _owners(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's item, the number of items for padding, and its number within it, 0 for padding."""
+    cu_seqlens = inputs.cu_seqlens
     row = torch.arange(inputs.rows.shape[0], dtype=torch.int32, device=cu_seqlens.device)
     # right=True steps over empty segments, so unused places of cu_seqlens own no row
     item = torch.searchsorted(cu_seqlens[1:], row, right=True, out_int32=True)
-    is_padding = item >= grids.shape[0]
-    item = item.clamp(max=grids.shape[0] - 1)
-    local = torch.where(is_padding, 0, row - cu_seqlens.index_select(0, item))
-    size = torch.where(is_padding[:, None], merge_size, grids.index_select(0, item))
-    height, width = size.unbind(1)
-    block, within = _divide(local, merge_size**2)
-    block_y, block_x = _divide(block, torch.div(width, merge_size, rounding_mode="floor"))
-    within_y, within_x = _divide(within, merge_size)
-    return Places(block_y * merge_size + within_y, block_x * merge_size + within_x, height, width)
+    is_padding = item >= inputs.grids.shape[0]
+    first = cu_seqlens.index_select(0, item.clamp(max=inputs.grids.shape[0] - 1))
+    return item, torch.where(is_padding, 0, row - first)
 
 
 def _divide(number: torch.Tensor, by: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,17 +93,8 @@ def _divide(number: torch.Tensor, by: torch.Tensor | int) -> tuple[torch.Tensor,
     return quotient, number - quotient * by
 
 
-class PositionTable(nn.Module):
-    """Holds a learned square table under its name in the checkpoint."""
-
-    def __init__(self, positions: int, hidden: int) -> None:
-        super().__init__()
-        # not nn.Embedding: to draw its first values, which nobody needs, torch would import its compiler for a second
-        self.weight = nn.Parameter(torch.empty(positions, hidden))
-
-
-def interpolated(table: torch.Tensor, places: Places) -> torch.Tensor:
-    """Bilinear samples, float32 [patches, hidden], of a square table [side², hidden] stretched over each picture.
+def stretched(table: torch.Tensor, places: Places) -> torch.Tensor:
+    """Bilinear samples, float32 [rows, hidden], of a square table [side², hidden] stretched over each picture.
 
     The corners of table and picture coincide (align_corners), as in the reference.
     """
@@ -81,6 +119,26 @@ def _taps(index: torch.Tensor, size: torch.Tensor, side: int) -> tuple[torch.Ten
     return lower.clamp(0, side - 1), (lower + 1).clamp(0, side - 1), source - floor
 
 
+def resampled(table: torch.Tensor, places: Places) -> torch.Tensor:
+    """Float32 [rows, hidden] of a square table [side², hidden], resized to each picture.
+
+    Resizing is linear, so it is one matrix product with the weights of antialiased bilinear interpolation, those of
+    F.interpolate(mode="bilinear", align_corners=False, antialias=True) (transformers' Siglip2VisionEmbeddings).
+    """
+    side = round(table.shape[0] ** 0.5)
+    down, across = _axis_weights(places.y, places.height, side), _axis_weights(places.x, places.width, side)
+    return (down[:, :, None] * across[:, None, :]).flatten(1) @ table
+
+
+def _axis_weights(index: torch.Tensor, size: torch.Tensor, side: int) -> torch.Tensor:
+    """Weight of each of `side` places of the table, float32 [rows, side]: a triangle as wide as a step, at least 1."""
+    scale = side / size.float()
+    centre = (index.float() + 0.5) * scale - 0.5
+    source = torch.arange(side, dtype=torch.float32, device=index.device)
+    weights = (1 - (source - centre[:, None]).abs() / scale.clamp(min=1)[:, None]).clamp(min=0)
+    return weights / weights.sum(1, keepdim=True)
+
+
 def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> torch.Tensor:
     """Inverse frequencies, float32 [head_dim / 4]: half of the rotated pairs turn with y, half with x."""
     half = head_dim // 2
@@ -88,6 +146,6 @@ def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> torch
 
 
 def rope_angles(places: Places, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine, float32 [patches, head_dim / 2]."""
+    """Cosine and sine, float32 [rows, head_dim / 2]."""
     angles = torch.cat([places.y[:, None] * frequencies, places.x[:, None] * frequencies], dim=1)
     return angles.cos(), angles.sin()

@@ -9,10 +9,9 @@ from typing import Protocol
 
 import torch
 
-from foveal.gpu.buffers import Buffers
-from foveal.gpu.copy_out import failures_of, write
-from foveal.gpu.executable import DirectCall, Executable
-from foveal.gpu.layout import BadPack, Layout, Step, checked_layout
+from foveal.gpu.copy_out import settle, write_tokens
+from foveal.gpu.executable import Executable, eager_call
+from foveal.gpu.layout import BadPack, Room, Step, checked_layout
 from foveal.gpu.towers.protocol import Tower
 from foveal.ipc.arena import MappedArena
 from foveal.ipc.messages import PackDone, RunPack
@@ -66,34 +65,29 @@ class Runner:
     def run(self, pack: RunPack) -> PackDone:
         """Encode a pack; raises BadPack before anything ran, or whatever the device raised."""
         step = step_of(pack, self.ladder)
-        geometry = self.tower.geometry
-        layout = checked_layout(pack, step, geometry)
-        sources = [self.rows.view(item.rows) for item in pack.items]
-        targets = [torch.from_numpy(self.embeddings.view(item.embedding)) for item in pack.items]
-        with torch.inference_mode():
-            began = time.perf_counter()
-            executable, step = (self.executable, step) if step else self._eager(layout)
-            executable.buffers.copy_in(layout, sources)
-            copied = self._now()
-            output = executable.run(step)
-            encoded = self._now()
-            for place, item, target in zip(layout.tokens(), pack.items, targets, strict=True):
-                write(place, item, output, target, geometry)
-            done = self._now()
+        room = Room(self.rows.size, self.embeddings.size)
+        layout = checked_layout(pack, step, self.tower.geometry, room)
+        sources = [torch.from_numpy(self.rows.view(item.rows)) for item in pack.items]
+        began = time.perf_counter()
+        executable: Executable = self.executable
+        if step is None:
+            executable, step = eager_call(self.tower, layout, self.device, self.dtype)
+        executable.buffers.copy_in(layout, sources)
+        copied = self._now()
+        executable.run(step)
+        encoded = self._now()
+        answers, embeddings = executable.buffers.answers, self.embeddings.whole()
+        write_tokens(layout, pack.items, answers.tokens, embeddings)
+        failures = settle(layout, pack.items, answers.read(answers.results.numpy()), embeddings)
         return PackDone(
             id=pack.id,
             mode=executable.mode,
             copy_in_seconds=copied - began,
             encode_seconds=encoded - copied,
-            copy_out_seconds=done - encoded,
-            failures=failures_of(layout, pack.items, executable.buffers.peaks.numpy()),
+            copy_out_seconds=self._now() - encoded,
+            failures=failures,
             device_bytes=device_bytes(self.device),
         )
-
-    def _eager(self, layout: Layout) -> tuple[Executable, Step]:
-        """The same forward on buffers of just this size, which go when the pack is done."""
-        step = Step(layout.num_tokens, layout.num_items)
-        return DirectCall(self.tower, Buffers(step, self.tower.geometry, self.device, self.dtype), "eager"), step
 
     def _now(self) -> float:
         synchronize(self.device)

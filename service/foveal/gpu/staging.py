@@ -1,77 +1,108 @@
 """Between pinned arenas and the static buffers: where a pack waits on the device, so that copies and runs overlap.
 
-The next pack's rows arrive here while the present pack runs; the last pack's output leaves from here while the next
-one runs. Moving between staging and static buffers stays on the device, and costs some thousandths of a run.
+The next pack arrives here while the present one runs; the last pack's answers leave from here while the next one
+runs. Moving between staging and static buffers stays on the device, and costs some thousandths of a run.
+
+Everything goes by address, and all that a pack does not change is worked out at start: a tensor operation costs the
+host ten times what issuing a copy costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from foveal.gpu.buffers import Buffers
-from foveal.gpu.copies import Copier
+from foveal.gpu.buffers import Answers, Buffers
+from foveal.gpu.copies import IssueCopy
+from foveal.gpu.copy_out import TORCH_DTYPES
+from foveal.gpu.copy_plan import rows_in, tokens_out
 from foveal.gpu.layout import Layout
-from foveal.ipc.messages import Span
+from foveal.ipc.messages import PackItem
 
 DEPTH = 2
 """Packs that may be under way: one runs, one is copied."""
 
 
 class Slot:
-    """What belongs to one pack under way: pinned host memory and the events of its parts."""
+    """What belongs to one pack under way: host memory, and events that say when its parts began and ended."""
 
-    def __init__(self, metadata_size: int, num_tokens: int) -> None:
-        self.metadata = torch.zeros(metadata_size, dtype=torch.int32, pin_memory=True)
-        self.numbers: npt.NDArray[np.int32] = self.metadata.numpy()
-        self.peaks = torch.zeros(num_tokens, dtype=torch.float32, pin_memory=True)
+    results: npt.NDArray[np.float32]
+    results_at: int
+
+    def __init__(self, buffers: Buffers) -> None:
+        metadata = buffers.host_metadata()
+        self.numbers: npt.NDArray[np.int32] = metadata.numpy()
+        self.metadata_at = metadata.data_ptr()
+        self._metadata, self._results = metadata, torch.empty(0)
+        self.make_room(buffers.answers)
         self.begun, self.copied, self.started, self.encoded, self.sent = (
             torch.cuda.Event(enable_timing=True) for _ in range(5)
         )
+
+    def make_room(self, answers: Answers) -> None:
+        """Be able to take these results."""
+        size, on_gpu = answers.results.numel(), answers.results.is_cuda
+        if size > self._results.numel():
+            self._results = torch.zeros(size, dtype=torch.float32, pin_memory=on_gpu)
+            self.results, self.results_at = self._results.numpy(), self._results.data_ptr()
 
 
 class Staging:
     """Device twins of the static buffers, and the slots."""
 
-    def __init__(self, buffers: Buffers) -> None:
-        self.buffers = buffers
-        self.copy = Copier()
-        self.rows = torch.empty_like(buffers.rows)
-        self.metadata = torch.empty_like(buffers.metadata)
-        self.output = torch.empty_like(buffers.whole_output)
-        self.slots = [Slot(buffers.metadata.numel(), buffers.capacity.tokens) for _ in range(DEPTH)]
+    def __init__(self, buffers: Buffers, arenas: Mapping[str, torch.Tensor], copy: IssueCopy) -> None:
+        self.buffers, self.copy = buffers, copy
+        self.packed = torch.empty_like(buffers.packed)
+        tokens = buffers.answers.tokens
+        self.answers = Answers(buffers.capacity, buffers.geometry, tokens.device, tokens.dtype)
+        self.slots = [Slot(buffers) for _ in range(DEPTH)]
+        self._row_bytes, self._width = buffers.geometry.row_bytes, buffers.geometry.width
+        self._packed_at = self.packed.data_ptr()
+        self._arena_rows, self._arena_embeddings = arenas["rows"].data_ptr(), arenas["embeddings"].data_ptr()
 
     @property
     def nbytes(self) -> int:
         """Device memory."""
-        return self.rows.nbytes + self.metadata.nbytes + self.output.nbytes
+        return self.packed.nbytes + self.answers.nbytes
 
-    def bring(self, slot: Slot, layout: Layout, arena: torch.Tensor, spans: Sequence[Span], stream: int) -> None:
+    def bring(self, slot: Slot, layout: Layout, items: Sequence[PackItem], stream: int) -> None:
         """Copy a pack's rows and places to the device, on a raw stream, without waiting."""
+        rows_at = self._packed_at + self.buffers.rows_at
+        for target, source, num_bytes in rows_in(layout, items, self._row_bytes):
+            self.copy(rows_at + target, self._arena_rows + source, num_bytes, stream)
         self.buffers.fill(slot.numbers, layout)
-        self.copy(self.metadata.data_ptr(), slot.metadata.data_ptr(), slot.metadata.nbytes, stream)
-        rows, source, row_bytes = self.rows.data_ptr(), arena.data_ptr(), self.buffers.geometry.row_bytes
-        for start, span in zip(layout.cu_patches, spans, strict=False):
-            self.copy(rows + start * row_bytes, source + span.offset, span.length, stream)
+        self.copy(self._packed_at, slot.metadata_at, self.buffers.rows_at, stream)
 
-    def hand_over(self, num_patches: int, stream: int) -> None:
+    def hand_over(self, num_rows: int, stream: int) -> None:
         """Move the staged pack into the static buffers."""
-        buffers = self.buffers
-        num_bytes = num_patches * buffers.geometry.row_bytes
-        self.copy(buffers.rows.data_ptr(), self.rows.data_ptr(), num_bytes, stream)
-        self.copy(buffers.metadata.data_ptr(), self.metadata.data_ptr(), self.metadata.nbytes, stream)
+        num_bytes = self.buffers.rows_at + num_rows * self._row_bytes
+        self.copy(self.buffers.packed_at, self._packed_at, num_bytes, stream)
 
-    def take(self, num_tokens: int, stream: int) -> torch.Tensor:
-        """Move rows of output out of the static buffers; where they are now."""
-        staged = self.output[:num_tokens]
-        self.copy(staged.data_ptr(), self.buffers.whole_output.data_ptr(), staged.nbytes, stream)
-        return staged
+    def take(self, num_tokens: int, result_bytes: int, stream: int) -> None:
+        """Move so many token rows, or none, and results out of the static buffers."""
+        ours, theirs = self.answers, self.buffers.answers
+        if num_tokens:
+            self.copy(ours.tokens_at, theirs.tokens_at, num_tokens * ours.row_bytes, stream)
+        self.copy(ours.results_at, theirs.results_at, result_bytes, stream)
 
-    def tell_peaks(self, slot: Slot, peaks: torch.Tensor, num_tokens: int, stream: int) -> None:
-        """Bring the peaks of a pack's rows to the host."""
-        if num_tokens > slot.peaks.numel():
-            slot.peaks = torch.zeros(num_tokens, dtype=torch.float32, pin_memory=True)
-        self.copy(slot.peaks.data_ptr(), peaks.data_ptr(), 4 * num_tokens, stream)
+    def send_tokens(
+        self, layout: Layout, items: Sequence[PackItem], answers: Answers, stream: torch.cuda.Stream
+    ) -> None:
+        """Copy the token rows that are asked for to their arena, rounded to nearest even in the asked dtype."""
+        arena, raw = self._arena_embeddings, stream.cuda_stream
+        for name, copies in tokens_out(layout, items, self._width).items():
+            dtype = TORCH_DTYPES[name]
+            if dtype == answers.tokens.dtype:
+                for target, source, num_bytes in copies:
+                    self.copy(arena + target, answers.tokens_at + source, num_bytes, raw)
+                continue
+            row_bytes = self._width * dtype.itemsize
+            with torch.cuda.stream(stream):
+                for target, source, num_bytes in copies:
+                    first = source // row_bytes
+                    # its memory may go at once: whatever takes it next comes later on this stream
+                    rounded = answers.tokens[first : first + num_bytes // row_bytes].to(dtype)
+                    self.copy(arena + target, rounded.data_ptr(), num_bytes, raw)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import spec_of
-from foveal.families.checkpoint import Checkpoint, open_checkpoint
+from foveal.families.checkpoint import open_checkpoint
 from foveal.families.spec import ModelSpec
 from foveal.gpu.buffers import Buffers
+from foveal.gpu.copies import Copier
 from foveal.gpu.copy_out import TORCH_DTYPES
 from foveal.gpu.dummy import dummy_weights
 from foveal.gpu.executable import DirectCall
 from foveal.gpu.graphs import GraphSet
 from foveal.gpu.ladder import GraphLadder
 from foveal.gpu.layout import Step
+from foveal.gpu.nearness import stay_near
 from foveal.gpu.pinning import pin
 from foveal.gpu.runner import PackRunner, Runner
 from foveal.gpu.stream_runner import StreamRunner
 from foveal.gpu.towers.protocol import Tower
-from foveal.gpu.towers.registry import TOWERS
+from foveal.gpu.towers.vision import VisionTower
 from foveal.gpu.warm_up import measure, typical_layout
 from foveal.gpu.weights import read_weights
 from foveal.ipc.arena import MappedArena
@@ -31,6 +34,31 @@ from foveal.ipc.messages import Configure, WorkerReady
 from foveal.types import DType, TokenBudget
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a runner is made of, on either kind of device."""
+
+    configure: Configure
+    tower: Tower
+    buffers: Buffers
+    steps: Sequence[Step]
+    arenas: Mapping[str, MappedArena]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Made:
+    """A runner that answers."""
+
+    runner: PackRunner
+    ladder: GraphLadder | None
+    """With graphs that are still to be captured; None on the CPU."""
+    budgets: tuple[TokenBudget, ...]
+    """As they are now."""
+    buffers_bytes: int
+    """Of all static buffers."""
 
 
 def start(
@@ -42,81 +70,69 @@ def start(
         torch.set_num_threads(configure.threads)
     device = take_device(configure.device)
     say("loading weights")
-    checkpoint = open_checkpoint(Path(configure.folder), configure.load_format == "dummy")
-    spec = spec_of("", checkpoint)
+    spec = spec_of("", open_checkpoint(Path(configure.folder), configure.load_format == "dummy"))
     name = compute_dtype(configure, spec)
-    with torch.inference_mode():
-        tower = build_tower(checkpoint, spec, device, TORCH_DTYPES[name])
-    steps = [Step(tokens, min(tokens, configure.max_items)) for tokens in configure.token_budgets]
-    buffers = Buffers(steps[-1], tower.geometry, device, TORCH_DTYPES[name])
-    make = _on_gpu if device.type == "cuda" else _on_cpu
-    runner, ladder, budgets, buffers_bytes = make(configure, tower, buffers, steps, arenas, say)
-    return (
-        runner,
-        ladder,
-        WorkerReady(
-            device=device_name(device),
-            dtype=name,
-            attention=tower.ops.name,
-            budgets=budgets,
-            weights_bytes=tower.weights_bytes,
-            buffers_bytes=buffers_bytes,
-            load_seconds=time.perf_counter() - began,
-            torch_version=str(torch.__version__),
-        ),
+    dtype = TORCH_DTYPES[name]
+    tower = build_tower(spec, device, dtype)
+    steps = steps_of(configure)
+    parts = Parts(configure, tower, Buffers(steps[-1], tower.geometry, device, dtype), steps, arenas, dtype)
+    made = _on_gpu(parts, say) if device.type == "cuda" else _on_cpu(parts, say)
+    ready = WorkerReady(
+        device=device_name(device),
+        dtype=name,
+        attention=tower.ops.name,
+        budgets=made.budgets,
+        weights_bytes=tower.weights_bytes,
+        buffers_bytes=made.buffers_bytes,
+        load_seconds=time.perf_counter() - began,
+        torch_version=str(torch.__version__),
     )
+    return made.runner, made.ladder, ready
 
 
-Made = tuple[PackRunner, GraphLadder | None, tuple[TokenBudget, ...], int]
-"""Runner, ladder that is still captured, budgets as they are now, bytes of static buffers."""
+def steps_of(configure: Configure) -> list[Step]:
+    """The ladder's capacities, ascending: no more images than can come in so many tokens, and always one."""
+    return [
+        Step(tokens, max(1, min(tokens // configure.item_tokens, configure.max_items)))
+        for tokens in configure.token_budgets
+    ]
 
 
-def _on_cpu(
-    configure: Configure,
-    tower: Tower,
-    buffers: Buffers,
-    steps: Sequence[Step],
-    arenas: Mapping[str, MappedArena],
-    say: Say,
-) -> Made:
+def _on_cpu(parts: Parts, say: Say) -> Made:
+    tower, buffers, arenas = parts.tower, parts.buffers, parts.arenas
     executable = DirectCall(tower, buffers, "static")
     say("warming up")
-    budgets = measure(executable, steps, buffers.device)
-    ladder = {step.tokens: step for step in steps}
-    dtype = buffers.whole_output.dtype
-    runner = Runner(tower, executable, ladder, arenas["rows"], arenas["embeddings"], buffers.device, dtype)
-    return runner, None, budgets, buffers.nbytes
+    budgets = measure(executable, parts.steps, buffers.device)
+    ladder = {step.tokens: step for step in parts.steps}
+    runner = Runner(tower, executable, ladder, arenas["rows"], arenas["embeddings"], buffers.device, parts.dtype)
+    return Made(runner, None, budgets, buffers.nbytes)
 
 
-def _on_gpu(
-    configure: Configure,
-    tower: Tower,
-    buffers: Buffers,
-    steps: Sequence[Step],
-    arenas: Mapping[str, MappedArena],
-    say: Say,
-) -> Made:
+def _on_gpu(parts: Parts, say: Say) -> Made:
+    configure, tower, buffers = parts.configure, parts.tower, parts.buffers
     say("pinning shared memory")
-    pinned = {name: pin(arena) for name, arena in arenas.items()}
-    stream = torch.cuda.Stream(buffers.device)
-    graphs = GraphSet(tower, buffers, stream)
+    pinned = {name: pin(arena) for name, arena in parts.arenas.items()}
+    graphs = GraphSet(tower, buffers, torch.cuda.Stream(buffers.device))
     say("warming up")
-    dtype = buffers.whole_output.dtype
-    peak = _warm(graphs, steps[-1])
-    beyond = max(0, configure.max_image_tokens - steps[-1].tokens) / steps[-1].tokens
-    reserve = configure.reserve_bytes + int((peak + buffers.nbytes) * beyond)
+    needed = _warm(graphs, parts.steps[-1]) + buffers.nbytes
+    reserve = configure.reserve_bytes + eager_bytes(needed, parts.steps[-1].tokens, configure.max_image_tokens)
     capture = configure.capture if tower.ops.is_capturable else "off"
-    ladder = GraphLadder(graphs, steps, reserve, capture == "all")
-    runner = StreamRunner(tower, graphs, ladder, pinned, buffers.device, dtype, capture == "lazy")
-    return runner, ladder, ladder.told().budgets, buffers.nbytes + runner.staging.nbytes
+    ladder = GraphLadder(graphs, parts.steps, reserve, capture == "all")
+    runner = StreamRunner(graphs, ladder, pinned, Copier(), capture == "lazy")
+    return Made(runner, ladder, ladder.told().budgets, buffers.nbytes + runner.staging.nbytes)
+
+
+def eager_bytes(needed: int, budget: int, image: int) -> int:
+    """An estimate of the memory that the largest image needs beyond what the largest budget, both in tokens, needed."""
+    return int(needed * max(0, image - budget) / budget)
 
 
 def _warm(graphs: GraphSet, step: Step) -> int:
     """Run the largest step once, so that nothing compiles under the first caller; the memory that it needed."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    with torch.inference_mode(), torch.cuda.stream(graphs.stream):
-        graphs.buffers.place(typical_layout(step, graphs.buffers.geometry.merge_size))
+    with torch.cuda.stream(graphs.stream):
+        graphs.buffers.place(typical_layout(step, graphs.buffers.geometry))
         graphs.run(step)
         graphs.stream.synchronize()
     return torch.cuda.max_memory_allocated() - before
@@ -129,7 +145,11 @@ def take_device(kind: str) -> torch.device:
             "torch sees no CUDA device: check the driver, CUDA_VISIBLE_DEVICES and that torch is a CUDA build, "
             "or use --device cpu"
         )
-    return torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    if kind == "cpu":
+        return torch.device(kind)
+    device = torch.device(kind, 0)
+    stay_near(device)
+    return device
 
 
 def device_name(device: torch.device) -> str:
@@ -144,9 +164,10 @@ def compute_dtype(configure: Configure, spec: ModelSpec) -> DType:
     return "float32" if configure.device == "cpu" else spec.dtype
 
 
-def build_tower(checkpoint: Checkpoint, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Tower:
-    """The family's tower with its weights on the device."""
-    tower = TOWERS[spec.family](checkpoint, spec, device, dtype)
+@torch.inference_mode()
+def build_tower(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Tower:
+    """The model's tower with its weights on the device; raises ConfigurationError when they do not fit it."""
+    tower = VisionTower(spec, device, dtype)
     wanted = tower.wanted()
-    tower.load(dummy_weights(wanted) if spec.dummy_weights else read_weights(checkpoint.folder, wanted))
+    tower.load(dummy_weights(wanted) if spec.dummy_weights else read_weights(spec.folder, wanted, spec.tower.names))
     return tower

@@ -2,7 +2,7 @@
 
 `submit` only issues work: it never waits for the device. `Running.finish` waits for the end of one pack, in another
 thread. Order between packs is kept by events: staged rows are not overwritten before they were handed over, staged
-output not before it was sent.
+answers not before they were sent.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from foveal.gpu.buffers import Buffers
-from foveal.gpu.copy_out import TORCH_DTYPES, failures_of, write
-from foveal.gpu.executable import DirectCall
+from foveal.gpu.buffers import Answers
+from foveal.gpu.copies import IssueCopy
+from foveal.gpu.copy_out import settle
+from foveal.gpu.executable import eager_call
 from foveal.gpu.graphs import GraphSet
 from foveal.gpu.ladder import GraphLadder
-from foveal.gpu.layout import BadPack, Layout, Step, checked_layout
+from foveal.gpu.layout import Layout, Room, Step, checked_layout
 from foveal.gpu.runner import step_of
-from foveal.gpu.staging import Slot, Staging
-from foveal.gpu.towers.protocol import Tower
+from foveal.gpu.staging import DEPTH, Slot, Staging
 from foveal.ipc.messages import PackDone, RunPack
 
 
@@ -31,124 +33,103 @@ class Running:
     pack: RunPack
     layout: Layout
     slot: Slot
-    output: torch.Tensor
+    answers: Answers
+    embeddings: npt.NDArray[np.uint8]
     is_replay: bool
 
     def finish(self) -> PackDone:
-        """Wait until the embeddings lie in the arena; raises what the device ran into."""
-        slot = self.slot
+        """Wait until the token rows lie in the arena, and write the pooled ones; raises what the device ran into."""
+        slot, pack = self.slot, self.pack
         slot.sent.synchronize()
-        reason = "" if self.is_replay else self.pack.reason or "not_captured"
         return PackDone(
-            id=self.pack.id,
+            id=pack.id,
             mode="graph" if self.is_replay else "eager",
             copy_in_seconds=slot.begun.elapsed_time(slot.copied) / 1000,
             encode_seconds=slot.started.elapsed_time(slot.encoded) / 1000,
             copy_out_seconds=slot.encoded.elapsed_time(slot.sent) / 1000,
-            failures=failures_of(self.layout, self.pack.items, slot.peaks.numpy()),
-            reason=reason,
+            failures=settle(self.layout, pack.items, self.answers.read(slot.results), self.embeddings),
+            reason="" if self.is_replay else pack.reason or "not_captured",
         )
 
 
 class StreamRunner:
-    """Up to two packs under way; the caller keeps to that."""
+    """Up to `DEPTH` packs under way; the caller keeps to that."""
 
     def __init__(
         self,
-        tower: Tower,
         graphs: GraphSet,
         ladder: GraphLadder,
         arenas: Mapping[str, torch.Tensor],
-        device: torch.device,
-        dtype: torch.dtype,
+        copy: IssueCopy,
         asks_for_graphs: bool = False,
     ) -> None:
-        self.tower, self.graphs, self.ladder, self.device, self.dtype = tower, graphs, ladder, device, dtype
+        self.graphs, self.ladder, self.device = graphs, ladder, graphs.buffers.device
+        self.staging = Staging(graphs.buffers, arenas, copy)
+        self._rows, self._embeddings = arenas["rows"], arenas["embeddings"].numpy()
+        self._room = Room(self._rows.numel(), self._embeddings.size)
         self._asks_for_graphs = asks_for_graphs
-        self.staging = Staging(graphs.buffers)
-        self._rows, self._embeddings = arenas["rows"], arenas["embeddings"]
-        self._copy_in, self._copy_out = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._copy_in, self._copy_out = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
         self._handed_over, self._turn = torch.cuda.Event(), 0
         self._sent: torch.cuda.Event | None = None
         torch.cuda.set_stream(graphs.stream)  # of this thread, so that no pack has to say so
 
     def submit(self, pack: RunPack) -> Running:
-        """Issue a pack; raises BadPack before anything was issued. Runs on the thread whose stream is the graphs'."""
+        """Issue a pack; raises BadPack before anything was issued. Runs on the thread whose stream is the graphs'.
+
+        What does not need to be known before the run is worked out after it was issued: the device computes meanwhile.
+        """
         step = step_of(pack, self.ladder.steps)
-        layout = checked_layout(pack, step, self.tower.geometry)
-        self._check_spans(pack)
+        layout = checked_layout(pack, step, self.graphs.buffers.geometry, self._room)
+        self._turn = (self._turn + 1) % DEPTH
+        slot = self.staging.slots[self._turn]
+        if step is None:
+            answers = self._run_eager(pack, layout, slot)
+        else:
+            self._run(step, pack, layout, slot)
+            answers = self.staging.answers
+        self._hand_out(pack, layout, slot, answers)
         if step is not None and self._asks_for_graphs:
             self.ladder.ask_for(step)
-        self._turn += 1
-        slot = self.staging.slots[self._turn % len(self.staging.slots)]
-        with torch.inference_mode():
-            if step is None:
-                output = self._eager(pack, layout, slot)
-            else:
-                self._bring(pack, layout, slot)
-                output = self._run(step, layout, slot)
-            self._send(pack, layout, slot, output)
-        return Running(pack, layout, slot, output, step is not None and step in self.graphs)
+        return Running(pack, layout, slot, answers, self._embeddings, step is not None and step in self.graphs)
 
-    def _check_spans(self, pack: RunPack) -> None:
-        """Copies go by address, so nothing else would notice a span that lies outside its arena."""
-        for item in pack.items:
-            for span, arena in ((item.rows, self._rows), (item.embedding, self._embeddings)):
-                if span.offset < 0 or span.offset + span.length > arena.numel():
-                    raise BadPack(f"{span} lies outside an arena of {arena.numel()} bytes: this is a bug")
-
-    def _bring(self, pack: RunPack, layout: Layout, slot: Slot) -> None:
-        stream = self._copy_in
-        stream.wait_event(self._handed_over)
-        slot.begun.record(stream)
-        self.staging.bring(slot, layout, self._rows, [item.rows for item in pack.items], stream.cuda_stream)
-        slot.copied.record(stream)
-
-    def _run(self, step: Step, layout: Layout, slot: Slot) -> torch.Tensor:
-        stream = self.graphs.stream
-        stream.wait_event(slot.copied)
-        slot.started.record(stream)
-        self.staging.hand_over(layout.cu_patches[-1], stream.cuda_stream)
-        self._handed_over.record(stream)
+    def _run(self, step: Step, pack: RunPack, layout: Layout, slot: Slot) -> None:
+        """Bring the pack to staging, and from there to the static buffers, and encode it."""
+        copy_in, main = self._copy_in, self.graphs.stream
+        copy_in.wait_event(self._handed_over)
+        slot.begun.record(copy_in)
+        self.staging.bring(slot, layout, pack.items, copy_in.cuda_stream)
+        slot.copied.record(copy_in)
+        main.wait_event(slot.copied)
+        slot.started.record(main)
+        self.staging.hand_over(layout.num_rows, main.cuda_stream)
+        self._handed_over.record(main)
         self.graphs.run(step)
-        self._await_sent(stream)
-        output = self.staging.take(layout.num_tokens, stream.cuda_stream)
-        self.staging.tell_peaks(slot, self.graphs.buffers.peaks, layout.num_tokens, stream.cuda_stream)
-        slot.encoded.record(stream)
-        return output
 
-    def _eager(self, pack: RunPack, layout: Layout, slot: Slot) -> torch.Tensor:
+    def _run_eager(self, pack: RunPack, layout: Layout, slot: Slot) -> Answers:
         """The same forward on buffers of just this size, all on one stream: for packs above the ladder."""
-        stream, size = self.graphs.stream, Step(layout.num_tokens, layout.num_items)
-        slot.begun.record(stream)
-        buffers = Buffers(size, self.tower.geometry, self.device, self.dtype)
-        spans = [item.rows for item in pack.items]
-        buffers.copy_in(layout, [self._rows[s.offset : s.offset + s.length].numpy() for s in spans])
-        slot.copied.record(stream)
-        slot.started.record(stream)
-        output = DirectCall(self.tower, buffers, "eager").run(size)
-        self._await_sent(stream)
-        self.staging.tell_peaks(slot, buffers.peaks, layout.num_tokens, stream.cuda_stream)
-        slot.encoded.record(stream)
-        return output
+        main, rows = self.graphs.stream, [item.rows for item in pack.items]
+        slot.begun.record(main)
+        tokens = self.graphs.buffers.answers.tokens
+        call, step = eager_call(self.graphs.tower, layout, self.device, tokens.dtype)
+        call.buffers.copy_in(layout, [self._rows[span.offset : span.offset + span.length] for span in rows])
+        slot.copied.record(main)
+        slot.started.record(main)
+        call.run(step)
+        slot.make_room(call.buffers.answers)
+        return call.buffers.answers
 
-    def _send(self, pack: RunPack, layout: Layout, slot: Slot, output: torch.Tensor) -> None:
-        stream = self._copy_out
-        stream.wait_event(slot.encoded)
-        row_bytes, source, target = output.stride(0) * output.itemsize, output.data_ptr(), self._embeddings.data_ptr()
-        raw = stream.cuda_stream
-        for place, item in zip(layout.tokens(), pack.items, strict=True):
-            span = item.embedding
-            if item.output.kind == "tokens" and TORCH_DTYPES[item.output.dtype] == self.dtype:
-                self.staging.copy(target + span.offset, source + place.start * row_bytes, span.length, raw)
-            else:
-                with torch.cuda.stream(stream):
-                    there = self._embeddings[span.offset : span.offset + span.length]
-                    write(place, item, output, there, self.tower.geometry)
-        slot.sent.record(stream)
+    def _hand_out(self, pack: RunPack, layout: Layout, slot: Slot, answers: Answers) -> None:
+        """Send what is asked for to the host; from staging, so that the next run may overwrite the static buffers."""
+        kinds = {item.output.kind for item in pack.items}
+        result_bytes = answers.result_bytes(layout.num_tokens, layout.num_items if "pooled" in kinds else 0)
+        main, copy_out = self.graphs.stream, self._copy_out
+        if answers is self.staging.answers:
+            if self._sent is not None:
+                main.wait_event(self._sent)
+            self.staging.take(layout.num_tokens if "tokens" in kinds else 0, result_bytes, main.cuda_stream)
+        slot.encoded.record(main)
+        copy_out.wait_event(slot.encoded)
+        self.staging.copy(slot.results_at, answers.results_at, result_bytes, copy_out.cuda_stream)
+        self.staging.send_tokens(layout, pack.items, answers, copy_out)
+        slot.sent.record(copy_out)
         self._sent = slot.sent
-
-    def _await_sent(self, stream: torch.cuda.Stream) -> None:
-        """The staged output of the pack before must have left."""
-        if self._sent is not None:
-            stream.wait_event(self._sent)

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from foveal.gpu.executable import Executable
-from foveal.gpu.layout import Layout, Step, lay_out
+from foveal.gpu.layout import Grid, Layout, Step, lay_out, num_tokens
 from foveal.gpu.runner import synchronize
+from foveal.gpu.towers.protocol import Geometry
 from foveal.types import TokenBudget
 
 CPU_SECONDS = 0.8
@@ -25,8 +26,7 @@ TYPICAL_TOKENS = 256
 
 def measure(executable: Executable, ladder: Sequence[Step], device: torch.device) -> tuple[TokenBudget, ...]:
     """The ladder with milliseconds, ascending; steps that were not measured are interpolated by tokens."""
-    with torch.inference_mode():
-        known = _on_cpu(executable, ladder, device)
+    known = _on_cpu(executable, ladder, device)
     tokens = sorted(known)
     # a small budget that a hiccup made look dear must not chase packs into a larger one
     milliseconds = np.maximum.accumulate([known[t] for t in tokens])
@@ -53,7 +53,7 @@ def _on_cpu(executable: Executable, ladder: Sequence[Step], device: torch.device
 
 def _best_of(times: int, executable: Executable, step: Step, device: torch.device, seconds: float = math.inf) -> float:
     """Milliseconds of the fastest of some runs with every row in use; after two of them time may run out."""
-    executable.buffers.place(typical_layout(step, executable.buffers.geometry.merge_size))
+    executable.buffers.place(typical_layout(step, executable.buffers.geometry))
     taken: list[float] = []
     while len(taken) < times and (len(taken) < 2 or sum(taken) < seconds):
         synchronize(device)
@@ -64,8 +64,28 @@ def _best_of(times: int, executable: Executable, step: Step, device: torch.devic
     return min(taken) * 1000
 
 
-def typical_layout(step: Step, side: int) -> Layout:
-    """Pictures of a usual size, which fill the step to its last token."""
+def typical_layout(step: Step, geometry: Geometry) -> Layout:
+    """Pictures of a usual size, which fill the step to its last token; of the one size where there is but one."""
+    if geometry.fixed_grid is not None:
+        each = num_tokens(*geometry.fixed_grid, geometry)
+        return lay_out((geometry.fixed_grid,) * min(step.items, step.tokens // each), geometry)
     pictures = min(step.items, -(-step.tokens // TYPICAL_TOKENS))
     each, rest = divmod(step.tokens, pictures)
-    return lay_out(tuple((side, side * (each + (i < rest))) for i in range(pictures)), side * side)
+    return _pictures([each + (i < rest) for i in range(pictures)], geometry)
+
+
+def single_layout(step: Step, geometry: Geometry) -> Layout:
+    """One picture that fills the step, or the usual ones where there is but one size."""
+    return typical_layout(step, geometry) if geometry.fixed_grid is not None else _pictures([step.tokens], geometry)
+
+
+def _pictures(sizes: Sequence[int], geometry: Geometry) -> Layout:
+    """Pictures of so many tokens, prefix included, each as near to a square as its number allows."""
+    areas = [size - geometry.prefix_rows for size in sizes]
+    return lay_out(tuple(_squarest(area, geometry.merge_size) for area in areas if area > 0), geometry)
+
+
+def _squarest(area: int, side: int) -> Grid:
+    """The grid in patches of `area` tokens that is nearest to a square."""
+    height = max(h for h in range(1, math.isqrt(area) + 1) if area % h == 0)
+    return height * side, area // height * side

@@ -1,59 +1,89 @@
 """From the safetensors files of a Hugging Face folder to the tensors of a vision tower.
 
-Only the tower's tensors are read, and only the files that hold some. The tower says what it wants; a folder that
-lacks one, has one of another shape, or has one that the tower does not know is refused: half-loaded weights would
-give embeddings that look right.
+Only the tower's tensors are read, and only the files that hold some. The tower says what it wants, a family's `Names`
+where the files keep it; a folder that lacks a tensor, has one of another shape, or has one that the tower does not
+know is refused: half-loaded weights would give embeddings that look right.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from foveal.errors import ConfigurationError
+from foveal.families.tower_plan import Names
 
-PREFIXES = ("model.visual.", "visual.")
-"""Of the tower's tensors in a file that holds the language model too; newer files have the longer one."""
-RECOMPUTED = ("rotary_pos_emb.inv_freq",)
-"""Constants that some files carry although config.json decides them."""
 MAX_NAMED = 3
+Tensors = dict[str, torch.Tensor]
 
 
-def read_weights(folder: Path, wanted: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
-    """The wanted tensors by their names without prefix; raises ConfigurationError when they are not all there."""
-    found: dict[str, torch.Tensor] = {}
-    for path, names in _tower_files(folder).items():
-        found |= _read_file(path, names)
-    _compare(folder, wanted, found)
-    return found
+def read_weights(folder: Path, wanted: Mapping[str, torch.Size], names: Names) -> Tensors:
+    """The wanted tensors by the tower's names; raises ConfigurationError when they are not all there."""
+    places = _places(folder)
+    prefix = next((p for p in names.prefixes if any(name.startswith(p) for name in places)), names.prefixes[-1])
+    sources = {name: [_full(source, prefix) for source in sources_of(name, names)] for name in wanted}
+    needed = {source for joined in sources.values() for source in joined}
+    found = _read({name: places[name] for name in places if name in needed})
+    tensors = {name: _joined([found.get(s) for s in sources[name]], shape) for name, shape in wanted.items()}
+    complaints = {
+        "missing": [s for joined in sources.values() for s in joined if s not in found],
+        "of another shape": [
+            f"{', '.join(f'{s} {list(found[s].shape)}' for s in sources[name])}, not {list(wanted[name])}"
+            for name, tensor in tensors.items()
+            if tensor is None and all(s in found for s in sources[name])
+        ],
+        "unknown": [n for n in places if n.startswith(prefix) and n not in needed and not n.endswith(names.ignored)],
+        "not floating point": [f"{name} {t.dtype}" for name, t in found.items() if not t.dtype.is_floating_point],
+    }
+    told = [f"{len(texts)} {what} ({_first(texts, prefix)})" for what, texts in complaints.items() if texts]
+    if told:
+        raise ConfigurationError(
+            f"the weights in {folder} do not fit its config.json: of the vision tower's tensors, {'; '.join(told)}"
+        )
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def tower_name(name: str) -> str | None:
-    """A tensor's name within the tower; None if it belongs to something else."""
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return None
+def sources_of(name: str, names: Names) -> Sequence[str]:
+    """The names in the file, without prefix, of one tensor of the tower; its own name where nothing else is said."""
+    number = re.search(r"\.(\d+)\.", name)
+    template = name if number is None else name.replace(number[0], ".{i}.", 1)
+    module, _, leaf = template.rpartition(".")
+    if template in names.sources:
+        found = names.sources[template]
+    elif module in names.sources:
+        found = tuple(f"{source}.{leaf}" for source in names.sources[module])
+    else:
+        found = (template,)
+    return [source.replace("{i}", number[1]) if number else source for source in found]
 
 
-def _tower_files(folder: Path) -> dict[Path, list[str]]:
-    """The files with tensors of the tower, and which."""
+def _full(source: str, prefix: str) -> str:
+    return source[1:] if source.startswith("/") else prefix + source
+
+
+def _joined(parts: Sequence[torch.Tensor | None], shape: torch.Size) -> torch.Tensor | None:
+    """Parts one after the other along the first dimension; None if they do not give the shape."""
+    if any(part is None or part.numel() % max(1, shape[1:].numel()) for part in parts):
+        return None
+    flat = [part.reshape(-1, *shape[1:]) for part in parts if part is not None]
+    whole = flat[0] if len(flat) == 1 else torch.cat(flat)
+    return whole if whole.shape == shape else None
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """The file that each tensor is in."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
-        places = _read_index(index)
-    elif single.exists():
-        places = dict.fromkeys(_names(single), single.name)
-    else:
-        raise ConfigurationError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
-    files: dict[Path, list[str]] = {}
-    for name, file in places.items():
-        if tower_name(name) is not None:
-            files.setdefault(folder / file, []).append(name)
-    return files
+        return {name: folder / file for name, file in _read_index(index).items()}
+    if single.exists():
+        return dict.fromkeys(_names(single), single)
+    raise ConfigurationError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -75,28 +105,23 @@ def _names(path: Path) -> list[str]:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
 
 
-def _read_file(path: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {tower_name(name) or name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+def _read(places: Mapping[str, Path]) -> Tensors:
+    """Tensors by their names in the files; each file is opened once."""
+    by_file: dict[Path, list[str]] = defaultdict(list)
+    for name, path in places.items():
+        by_file[path].append(name)
+    found: Tensors = {}
+    for path, names in by_file.items():
+        try:
+            with safe_open(path, framework="pt") as file:
+                found |= {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, OSError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    return found
 
 
-def _compare(folder: Path, wanted: Mapping[str, torch.Size], found: Mapping[str, torch.Tensor]) -> None:
-    missing = [name for name in wanted if name not in found]
-    unknown = [name for name in found if name not in wanted and name not in RECOMPUTED]
-    other = [
-        f"{n} {list(found[n].shape)}, not {list(s)}" for n, s in wanted.items() if n in found and found[n].shape != s
-    ]
-    quantized = [f"{n} {t.dtype}" for n, t in found.items() if n in wanted and not t.dtype.is_floating_point]
-    complaints = {"missing": missing, "of another shape": other, "unknown": unknown, "not floating point": quantized}
-    told = [f"{len(names)} {what} ({_first(names)})" for what, names in complaints.items() if names]
-    if told:
-        raise ConfigurationError(
-            f"the weights in {folder} do not fit its config.json: of the vision tower's tensors, {'; '.join(told)}"
-        )
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:MAX_NAMED]) + (", ..." if len(names) > MAX_NAMED else "")
+def _first(texts: list[str], prefix: str) -> str:
+    """Some of them, named without the prefix that all have."""
+    return ", ".join(text.removeprefix(prefix) for text in texts[:MAX_NAMED]) + (
+        ", ..." if len(texts) > MAX_NAMED else ""
+    )

@@ -6,6 +6,7 @@ captured, so that the worker serves from the first moment and becomes faster whi
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import threading
@@ -42,6 +43,7 @@ def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
         channel.send(StartFailed(f"{error}{hint}"))
         return WRONG_SETTINGS
     channel.send(ready)
+    gc.freeze()  # the model lives as long as the process: the collector need not walk over it between packs
     finisher = Finisher(channel, runner)
     finisher.start()
     try:

@@ -90,7 +90,7 @@ class Configure(msgspec.Struct, tag=True, frozen=True):
     token_budgets: tuple[int, ...]
     """Ascending tokens of each step; never empty."""
     max_items: int
-    """Images that one pack may have; a step holds min(tokens, max_items)."""
+    """Images that one pack may have; a step holds min(tokens / item_tokens, max_items)."""
     threads: int
     """CPU threads for torch; 0 leaves torch's own choice."""
     capture: Literal["all", "lazy", "off"] = "all"
@@ -99,6 +99,8 @@ class Configure(msgspec.Struct, tag=True, frozen=True):
     """Largest image that may come, for the memory that eager runs need."""
     reserve_bytes: int = 0
     """Device memory that graphs leave free beside that."""
+    item_tokens: int = 1
+    """Tokens of the smallest image that may come."""
 
 
 class PackItem(msgspec.Struct, frozen=True):

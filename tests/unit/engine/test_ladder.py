@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from foveal.engine.ladder import Attention, Ladder, inferred_budgets
+from foveal.engine.ladder import MAX_BUDGET_TOKENS, Attention, Ladder, inferred_budgets
 from foveal.engine.packing import predicted_milliseconds
 from foveal.types import TokenBudget
 from tests.unit.engine.test_packing import Waiting, ladder
@@ -32,7 +34,25 @@ def test_what_is_left_costs_several_runs_where_those_are_cheaper() -> None:
 
 
 def test_the_inferred_ladder_ascends_to_the_largest_image() -> None:
-    for most in (1, 64, 100, 1024, 5000, 6144, 16_384):
+    for most in (1, 64, 100, 1024, 5000, 5120, 16_384):
         budgets = inferred_budgets(most)
-        assert list(budgets) == sorted(set(budgets)) and budgets[-1] == min(most, 6144)
-    assert len(inferred_budgets(16_384)) == 44
+        assert list(budgets) == sorted(set(budgets)) and budgets[-1] == min(most, 5120)
+    assert len(inferred_budgets(16_384)) == 42
+
+
+def test_budgets_of_images_of_one_size_are_multiples_of_it() -> None:
+    counts = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+    assert inferred_budgets(16_384, 257) == tuple(257 * count for count in counts)
+    assert [b // 50 for b in inferred_budgets(16_384, 50)] == [*counts, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96]
+    assert inferred_budgets(16_384, 5329) == (5329,)
+
+
+@given(st.integers(1, 6000))
+def test_an_image_of_one_size_always_has_a_budget_and_none_is_beyond_the_largest(tokens: int) -> None:
+    budgets = inferred_budgets(16_384, tokens)
+    assert budgets[0] == tokens and list(budgets) == sorted(set(budgets))
+    assert all(b % tokens == 0 for b in budgets) and max(budgets) <= max(tokens, MAX_BUDGET_TOKENS)
+
+
+def test_where_nothing_is_merged_a_token_is_a_patch() -> None:
+    assert Attention(1e-5, typical_patches=200, merge_area=1).measured(400) == pytest.approx(1e-5 * 400 * 200)

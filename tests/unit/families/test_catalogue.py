@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,12 @@ import pytest
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import builtins, is_hub_id, local_spec
 from foveal.types import Output
-
-TINY = Path(__file__).parents[3] / "service/foveal/builtin/tiny"
+from tests.unit.families.folders import change, copied
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for path in TINY.glob("*.json"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
-
-
-def change(path: Path, **values: object) -> None:
-    content = json.loads(path.read_text())
-    for name, value in values.items():
-        content.pop(name) if value is None else content.update({name: value})
-    path.write_text(json.dumps(content))
+    return copied("tiny", tmp_path)
 
 
 def test_the_built_in_is_a_tiny_qwen3_vl_with_deepstack() -> None:

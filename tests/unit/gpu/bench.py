@@ -22,6 +22,7 @@ from foveal.gpu.executable import DirectCall
 from foveal.gpu.layout import Step, embedding_bytes
 from foveal.gpu.runner import Runner
 from foveal.gpu.start import build_tower
+from foveal.gpu.towers.protocol import Tower
 from foveal.ipc.arena import Arena, Block
 from foveal.ipc.messages import PackDone, PackItem, RunPack, Span
 from foveal.types import Output
@@ -92,18 +93,15 @@ def reference_levels(model: Qwen3VLVisionModel, pictures: Sequence[Picture]) -> 
     return [out.pooler_output, *out.deepstack_features]
 
 
-class Bench:
+class PackBench:
     """Sends packs to a runner as the api would."""
 
-    def __init__(self, folder: Path, steps: Sequence[Step], dtype: torch.dtype = torch.float32, dummy: bool = False):
-        checkpoint = open_checkpoint(folder, dummy)
-        with torch.inference_mode():
-            self.tower = build_tower(checkpoint, spec_of("test", checkpoint), CPU, dtype)
-        self.buffers = Buffers(steps[-1], self.tower.geometry, CPU, dtype)
+    def __init__(self, tower: Tower, steps: Sequence[Step], dtype: torch.dtype = torch.float32) -> None:
+        self.tower, self.buffers = tower, Buffers(steps[-1], tower.geometry, CPU, dtype)
         self.rows, self.embeddings = Arena("rows", 8 << 20), Arena("embeddings", 8 << 20)
         ladder = {step.tokens: step for step in steps}
-        executable = DirectCall(self.tower, self.buffers, "static")
-        self.runner = Runner(self.tower, executable, ladder, self.rows, self.embeddings, CPU, dtype)
+        executable = DirectCall(tower, self.buffers, "static")
+        self.runner = Runner(tower, executable, ladder, self.rows, self.embeddings, CPU, dtype)
 
     def item(self, shown: Picture, output: Output = TOKENS) -> tuple[PackItem, Block, Block]:
         rows = self.rows.allocate(shown.rows.nbytes)
@@ -125,6 +123,13 @@ class Bench:
         done, blocks = self.run(pictures, budget)
         assert not done.failures
         return [block.view.view(np.float32).reshape(-1, self.tower.geometry.width).copy() for block in blocks]
+
+
+class Bench(PackBench):
+    """The same for the model of a checkpoint folder."""
+
+    def __init__(self, folder: Path, steps: Sequence[Step], dtype: torch.dtype = torch.float32, dummy: bool = False):
+        super().__init__(build_tower(spec_of("test", open_checkpoint(folder, dummy)), CPU, dtype), steps, dtype)
 
 
 def closeness(found: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) -> tuple[float, float]:

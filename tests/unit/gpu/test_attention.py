@@ -6,7 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foveal.gpu.ops import PlainOps, choose_ops
+from foveal.gpu.ops import Placed, choose_ops
+from foveal.gpu.plain_ops import PlainOps
+
+
+def unrotated(windows: torch.Tensor | None = None) -> Placed:
+    return Placed(torch.empty(0), None, None, windows, None)
 
 
 def test_the_loop_equals_one_attention_under_a_block_mask() -> None:
@@ -15,15 +20,47 @@ def test_the_loop_equals_one_attention_under_a_block_mask() -> None:
     mask = owner[:, None] == owner[None, :]
     wanted = F.scaled_dot_product_attention(*(part.transpose(0, 1) for part in (q, k, v)), attn_mask=mask)
     ends = torch.tensor([0, 4, 16, 20, 20, 20], dtype=torch.int32)
-    found = PlainOps().attention(ends, 20)(torch.stack([q, k, v], 1))
+    found = PlainOps().attention(ends, unrotated())(torch.stack([q, k, v], 1))
     assert torch.allclose(found, wanted.transpose(0, 1), atol=1e-6)
 
 
 def test_rows_behind_the_last_segment_are_zero_whatever_they_hold() -> None:
     qkv = torch.full((12, 3, 2, 8), torch.nan)
     qkv[:4] = 1.0
-    found = PlainOps().attention(torch.tensor([0, 4, 4], dtype=torch.int32), 12)(qkv)
+    found = PlainOps().attention(torch.tensor([0, 4, 4], dtype=torch.int32), unrotated())(qkv)
     assert found[:4].eq(1.0).all() and found[4:].eq(0.0).all()
+
+
+def test_windows_attend_to_themselves_only() -> None:
+    qkv = torch.randn(14, 3, 2, 8, generator=torch.Generator().manual_seed(0))
+    bounds = [(0, 4), (4, 8), (8, 12), (12, 13)]
+    windows = torch.tensor([bound for bound in bounds for _ in range(bound[1] - bound[0])] + [(0, 0)])
+    found = PlainOps().window_attention(unrotated(windows.int()))(qkv.clone())
+    ends = torch.tensor([0, 4, 8, 12, 13], dtype=torch.int32)
+    assert torch.allclose(found, PlainOps().attention(ends, unrotated())(qkv), atol=1e-6)
+    assert not found[13:].any()
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_an_activation_follows_its_matrix(gated: bool) -> None:
+    linear, x = torch.nn.Linear(8, 12), torch.randn(5, 8, generator=torch.Generator().manual_seed(2))
+    inner = linear(x)
+    for activation, call in {"gelu": F.gelu, "silu": F.silu}.items():
+        wanted = call(inner[:, :6]) * inner[:, 6:] if gated else call(inner)
+        found = PlainOps().activated(x, linear, activation, gated)  # type: ignore[arg-type]
+        assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_pools_know_their_items_and_leave_unused_ones_at_zero() -> None:
+    ends = torch.tensor([0, 4, 12, 12], dtype=torch.int32)
+    rows, out = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)), torch.full((3, 6), torch.nan)
+    PlainOps().mean_rows(rows, ends, 4, out)
+    assert torch.allclose(out, torch.stack([rows[0], rows[1:3].mean(0), torch.zeros(6)]))
+    query, kv = torch.randn(2, 8), torch.randn(14, 2, 2, 8)
+    mixed = PlainOps().pool_attention(query, kv, ends)
+    scores = (query * kv[4:12, 0]).sum(-1) / 8**0.5
+    assert torch.allclose(mixed[1], (scores.softmax(0)[..., None] * kv[4:12, 1]).sum(0), atol=1e-5)
+    assert not mixed[2].any()
 
 
 def test_a_cpu_computes_with_plain_operations() -> None:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveal.gpu.inputs import Inputs
+from foveal.gpu.inputs import Inputs, Outputs
 from foveal.gpu.layout import BadPack, Step
 from foveal.gpu.runner import Runner
 from foveal.ipc.messages import PackItem, RunPack, Span
@@ -49,11 +49,12 @@ def test_what_the_buffers_held_before_changes_nothing(bench: Bench, poisoned_mem
     pack = [picture(3, 4, 4), picture(4, 2, 6)]
     clean = bench.encode(pack, 160)
     bench.buffers.rows.fill_(255)
-    bench.buffers.whole_output.fill_(torch.nan)
+    bench.buffers.answers.tokens.fill_(torch.nan)
+    bench.buffers.answers.results.fill_(torch.nan)
     bench.buffers.metadata.fill_(1 << 30)
     again = bench.encode(pack, 160)
     assert [rows.tobytes() for rows in again] == [rows.tobytes() for rows in clean]
-    assert bench.buffers.whole_output.isfinite().all(), "padding rows must be finite too"
+    assert bench.buffers.answers.tokens.isfinite().all(), "padding rows must be finite too"
 
 
 def test_small_large_small_gives_the_small_one_again(bench: Bench) -> None:
@@ -149,9 +150,13 @@ def test_spans_that_do_not_fit_the_grid_are_refused(bench: Bench, change: dict[s
 
 def test_a_span_outside_the_arena_is_refused(bench: Bench) -> None:
     item, *kept = bench.item(picture(1, 4, 4))
-    outside = msgspec.structs.replace(item, rows=Span(bench.rows.size - 8, item.rows.length))
-    with pytest.raises(ValueError, match="outside"):
-        bench.runner.run(RunPack(1, (outside,), 24))
+    for change in (
+        {"rows": Span(bench.rows.size - 8, item.rows.length)},
+        {"rows": Span(-8, item.rows.length)},
+        {"embedding": Span(bench.embeddings.size - 8, item.embedding.length)},
+        {"embedding": Span(-8, item.embedding.length)},
+    ):
+        assert "outside an arena" in refused(bench, [msgspec.structs.replace(item, **change)], 24)
     del kept
 
 
@@ -161,9 +166,9 @@ class Spoiler:
     def __init__(self, bench: Bench, token: int, value: float) -> None:
         self.bench, self.token, self.value, self.ops = bench, token, value, bench.tower.ops
 
-    def forward(self, inputs: Inputs, out: torch.Tensor) -> None:
+    def forward(self, inputs: Inputs, out: Outputs) -> None:
         self.bench.tower.forward(inputs, out)
-        out[self.token, WIDTH - 1] = self.value
+        out.tokens[self.token, WIDTH - 1] = self.value
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e6], ids=str)
@@ -186,9 +191,9 @@ def test_the_runner_takes_any_executable(bench: Bench) -> None:
         mode = "graph"
         buffers = bench.buffers
 
-        def run(self, step: Step) -> torch.Tensor:
+        def run(self, step: Step) -> None:
             assert step == bench.runner.ladder[24]
-            return self.buffers.output(step).fill_(2.0)
+            self.buffers.output(step).tokens.fill_(2.0)
 
     runner: Runner = replace(bench.runner, executable=Replay())
     item, _, block = bench.item(picture(1, 2, 4))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveal.gpu import warm_up
 from foveal.gpu.layout import Layout, Step
-from foveal.gpu.warm_up import measure
+from foveal.gpu.warm_up import measure, single_layout, typical_layout
 from tests.unit.gpu.bench import CPU
+from tests.unit.gpu.fake_tower import FREE, GEOMETRIES, MERGING
 
 LADDER = [Step(tokens, min(tokens, 4)) for tokens in (10, 20, 40, 60, 100)]
 
@@ -21,7 +24,7 @@ class Clock:
         self.now, self.seconds, self.fixed = 0.0, seconds, fixed
         self.ran: list[int] = []
         self.placed: list[Layout] = []
-        self.buffers = SimpleNamespace(geometry=SimpleNamespace(merge_size=2), place=self.placed.append)
+        self.buffers = SimpleNamespace(geometry=MERGING, place=self.placed.append)
 
     def run(self, step: Step) -> None:
         self.ran.append(step.tokens)
@@ -74,3 +77,24 @@ def test_every_row_is_in_use_while_a_step_is_measured(monkeypatch: pytest.Monkey
     measured(clock, monkeypatch)
     assert [layout.num_tokens for layout in clock.placed] == [10, 40, 100]
     assert [layout.num_items for layout in clock.placed] == [2, 4, 4]
+
+
+@given(
+    st.sampled_from(sorted(GEOMETRIES)), st.integers(1, 3000), st.integers(1, 64), st.sampled_from(["usual", "single"])
+)
+def test_pictures_to_measure_with_fit_their_step(name: str, tokens: int, items: int, kind: str) -> None:
+    geometry, step = GEOMETRIES[name], Step(tokens, min(tokens, items))
+    layout = (typical_layout if kind == "usual" else single_layout)(step, geometry)
+    assert layout.num_items <= step.items and layout.num_tokens <= tokens
+    if geometry.fixed_grid:
+        assert set(layout.grids) <= {geometry.fixed_grid}
+        assert layout.num_items == min(step.items, tokens // 14)
+    elif tokens > geometry.prefix_rows:
+        assert layout.num_tokens == tokens
+        assert kind == "usual" or layout.num_items == 1
+
+
+def test_pictures_to_measure_with_are_as_near_to_squares_as_can_be() -> None:
+    assert typical_layout(Step(512, 4), MERGING).grids == ((32, 32), (32, 32))
+    assert single_layout(Step(48, 4), MERGING).grids == ((12, 16),)
+    assert single_layout(Step(49, 4), FREE).grids == ((1, 47),)

@@ -1,7 +1,8 @@
 """The way from bytes to the first block's input, in two kernels around the patch matrix.
 
-`centred` makes numbers of bytes. `placed` finds each row's place in its picture, adds bias and interpolated position
-embedding to the patch embedding, and writes the rope angles: what takes PyTorch some forty launches.
+`centred` makes numbers of bytes. `placed` finds each row's place in its picture, adds bias and position embeddings to
+the patch embedding, writes the rope angles, and puts the rows of a window next to each other: what takes PyTorch some
+forty launches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import triton
 import triton.language as tl
 
 from foveal.gpu.inputs import Inputs
+from foveal.gpu.kernels.places import find_item, find_patch
+from foveal.gpu.kernels.resample import resampled
+from foveal.gpu.ops import Placed, PlaceTables
 
 
 @triton.jit
@@ -22,7 +26,7 @@ def _centre(rows, out, count, centre, BLOCK: tl.constexpr):
 
 
 def centred(rows: torch.Tensor, centre: float, dtype: torch.dtype) -> torch.Tensor:
-    """(rows - centre) / centre of uint8 [patches, row_bytes], exact in 16 bits for centre 128."""
+    """(rows - centre) / centre of uint8 [rows, row_bytes], exact in 16 bits for centre 128."""
     out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     block = 4096
     _centre[(triton.cdiv(rows.numel(), block),)](rows, out, rows.numel(), centre, BLOCK=block, num_warps=8)
@@ -39,38 +43,20 @@ def _taps(index, size, SIDE: tl.constexpr):
 
 
 @triton.jit
-def _place(
-    patches, bias, table, frequencies, cu_seqlens, grids, x, cos, sin, items,
-    WIDTH: tl.constexpr, SIDE: tl.constexpr, MERGE: tl.constexpr, QUARTER: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_ITEMS: tl.constexpr, BLOCK_QUARTER: tl.constexpr,
-):  # fmt: skip
-    """One row: its item, its place in merge-block-major order, its embedding, its angles."""
-    row = tl.program_id(0)
-    place = tl.arange(0, BLOCK_ITEMS)
-    is_item = place < items
-    ends = tl.load(cu_seqlens + 1 + place, mask=is_item, other=2147483647)
-    item = tl.sum((ends <= row).to(tl.int32), 0)
-    is_padding = item >= items
-    item = tl.minimum(item, items - 1)
-    local = tl.where(is_padding, 0, row - tl.load(cu_seqlens + item))
-    height = tl.where(is_padding, MERGE, tl.load(grids + item * 2))
-    width = tl.where(is_padding, MERGE, tl.load(grids + item * 2 + 1))
-    block, within = local // (MERGE * MERGE), local % (MERGE * MERGE)
-    across = width // MERGE
-    y = (block // across) * MERGE + within // MERGE
-    column = (block % across) * MERGE + within % MERGE
+def _stretched(table, y, column, height, width, at, is_there, WIDTH: tl.constexpr, SIDE: tl.constexpr):
+    """The table's four neighbours of a place, weighed: columns `at` of a row [WIDTH]."""
     y0, y1, wy = _taps(y, height, SIDE)
     x0, x1, wx = _taps(column, width, SIDE)
-    at = tl.arange(0, BLOCK)
-    is_there = at < WIDTH
     total = tl.load(table + (y0 * SIDE + x0) * WIDTH + at, mask=is_there, other=0.0) * ((1 - wy) * (1 - wx))
     total += tl.load(table + (y0 * SIDE + x1) * WIDTH + at, mask=is_there, other=0.0) * ((1 - wy) * wx)
     total += tl.load(table + (y1 * SIDE + x0) * WIDTH + at, mask=is_there, other=0.0) * (wy * (1 - wx))
     total += tl.load(table + (y1 * SIDE + x1) * WIDTH + at, mask=is_there, other=0.0) * (wy * wx)
-    start = row.to(tl.int64) * WIDTH
-    patch = tl.load(patches + start + at, mask=is_there, other=0.0).to(tl.float32)
-    total += patch + tl.load(bias + at, mask=is_there, other=0.0)
-    tl.store(x + start + at, total.to(x.dtype.element_ty), mask=is_there)
+    return total
+
+
+@triton.jit
+def _angles(cos, sin, row, y, column, frequencies, QUARTER: tl.constexpr, BLOCK_QUARTER: tl.constexpr):
+    """Half of the rotated pairs turn with y, half with x."""
     pair = tl.arange(0, BLOCK_QUARTER)
     is_pair = pair < QUARTER
     frequency = tl.load(frequencies + pair, mask=is_pair, other=0.0)
@@ -82,41 +68,86 @@ def _place(
     tl.store(sin + angles + QUARTER, tl.sin(angle_x), mask=is_pair)
 
 
-def placed(
-    inputs: Inputs,
-    merge_size: int,
-    patches: torch.Tensor,
-    bias: torch.Tensor,
-    table: torch.Tensor,
-    frequencies: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Input of the first block [patches, hidden] in the dtype of `patches`, and cos, sin [patches, head_dim / 2].
+@triton.jit
+def _place(
+    patches, bias, fixed, stretched, extra, frequencies, cu_seqlens, grids, x, cos, sin, windows, order, items,
+    WIDTH: tl.constexpr, MERGE: tl.constexpr, PREFIX: tl.constexpr, WINDOW: tl.constexpr,
+    HAS_BIAS: tl.constexpr, FIXED: tl.constexpr, SIDE: tl.constexpr, HAS_EXTRA: tl.constexpr, QUARTER: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_ITEMS: tl.constexpr, BLOCK_QUARTER: tl.constexpr,
+):  # fmt: skip
+    """One row: its item, its place, its embedding, its angles. FIXED, SIDE and QUARTER are 0 where there is no table.
 
-    `table` float32 [side², hidden], `bias` float32 [hidden], `frequencies` float32 [head_dim / 4].
+    Padding and prefix rows take nothing from `patches`.
     """
+    row = tl.program_id(0)
+    is_item, start, height, width = find_item(row, cu_seqlens, grids, items, MERGE, PREFIX, BLOCK_ITEMS)
+    local = row - start
+    is_patch = local >= PREFIX
+    y, column, number, first, count = find_patch(tl.maximum(local - PREFIX, 0), height, width, MERGE, WINDOW)
+    number = tl.where(is_patch, number + PREFIX, local)
+    at = tl.arange(0, BLOCK)
+    is_there = at < WIDTH
+    limit = tl.where(is_item & is_patch, WIDTH, 0)
+    total = tl.load(patches + (start + number).to(tl.int64) * WIDTH + at, mask=at < limit, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        total += tl.load(bias + at, mask=is_there, other=0.0)
+    if SIDE > 0:
+        total += _stretched(stretched, y, column, height, width, at, is_there, WIDTH, SIDE)
+    if HAS_EXTRA:
+        total += tl.load(extra + row.to(tl.int64) * WIDTH + at, mask=is_there, other=0.0)
+    if PREFIX > 0:
+        total = tl.where(is_patch, total, 0.0)
+    if FIXED > 0:
+        total += tl.load(fixed + tl.minimum(number, FIXED - 1) * WIDTH + at, mask=is_there, other=0.0)
+    tl.store(x + row.to(tl.int64) * WIDTH + at, total.to(x.dtype.element_ty), mask=is_there)
+    if QUARTER > 0:
+        _angles(cos, sin, row, y, column, frequencies, QUARTER, BLOCK_QUARTER)
+    if WINDOW > 0:
+        first += start
+        tl.store(windows + row * 2, tl.where(is_item, first, 0))
+        tl.store(windows + row * 2 + 1, tl.where(is_item, first + count, 0))
+        # a token's rows stay together and all write the same
+        tl.store(order + (start + number) // (MERGE * MERGE), row // (MERGE * MERGE))
+
+
+def placed(inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
+    """See `Ops.placed`; `patches` [rows, hidden] must be contiguous."""
+    assert patches.is_contiguous() and not (tables.window and tables.prefix_rows)
     rows, width = patches.shape
-    quarter, items = frequencies.shape[0], inputs.grids.shape[0]
+    items = inputs.grids.shape[0]
+    device = patches.device
     x = torch.empty_like(patches)
-    cos = torch.empty((rows, 2 * quarter), dtype=torch.float32, device=patches.device)
-    sin = torch.empty_like(cos)
+    cos = sin = windows = order = None
+    quarter = 0
+    if tables.frequencies is not None:
+        quarter = tables.frequencies.shape[0]
+        cos, sin = torch.empty((2, rows, 2 * quarter), dtype=torch.float32, device=device)
+    if tables.window:
+        windows = torch.empty((rows, 2), dtype=torch.int32, device=device)
+        order = torch.empty(rows // tables.merge_size**2, dtype=torch.int32, device=device)
+    extra = None if tables.resampled is None else resampled(inputs, rows, tables.resampled, tables)
+    # absent tensors are stood in for by any other: the kernel is compiled without what reads them
+    given = (tables.bias, tables.fixed, tables.stretched, extra, tables.frequencies)
     _place[(rows,)](
         patches,
-        bias,
-        table,
-        frequencies,
+        *(patches if tensor is None else tensor for tensor in given),
         inputs.cu_seqlens,
         inputs.grids,
         x,
-        cos,
-        sin,
+        *(x if tensor is None else tensor for tensor in (cos, sin, windows, order)),
         items,
         WIDTH=width,
-        SIDE=round(table.shape[0] ** 0.5),
-        MERGE=merge_size,
+        MERGE=tables.merge_size,
+        PREFIX=tables.prefix_rows,
+        WINDOW=tables.window,
+        HAS_BIAS=tables.bias is not None,
+        FIXED=0 if tables.fixed is None else tables.fixed.shape[0],
+        SIDE=0 if tables.stretched is None else round(tables.stretched.shape[0] ** 0.5),
+        HAS_EXTRA=extra is not None,
         QUARTER=quarter,
         BLOCK=triton.next_power_of_2(width),
         BLOCK_ITEMS=triton.next_power_of_2(items),
-        BLOCK_QUARTER=triton.next_power_of_2(quarter),
+        BLOCK_QUARTER=triton.next_power_of_2(max(quarter, 1)),
         num_warps=4,
     )
-    return x, cos, sin
+    return Placed(x, cos, sin, windows, order)

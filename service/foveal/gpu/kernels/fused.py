@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from foveal.families.tower_plan import Activation
 from foveal.gpu.inputs import Inputs
+from foveal.gpu.kernels.activation import activate
 from foveal.gpu.kernels.attention import attend_tiles, tile_table
 from foveal.gpu.kernels.embed import centred, placed
 from foveal.gpu.kernels.norm import add_norm, row_peaks
-from foveal.gpu.kernels.rope import rotate_in_place
+from foveal.gpu.kernels.pool import mean_rows, pool_attention
+from foveal.gpu.kernels.rope import rotate_keys
 from foveal.gpu.kernels.tuning import tile_for
-from foveal.gpu.ops import Attend, Placed, Positions
+from foveal.gpu.kernels.windows import attend_windows
+from foveal.gpu.ops import Attend, Placed, PlaceTables
 
 
 class FusedOps:
@@ -24,33 +29,54 @@ class FusedOps:
         """One kernel."""
         return centred(rows, centre, dtype)
 
-    def placed(self, inputs: Inputs, merge_size: int, patches: torch.Tensor, positions: Positions) -> Placed:
-        """One kernel."""
-        return Placed(*placed(inputs, merge_size, patches, *positions))
+    def placed(self, inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
+        """One kernel; a resampled table takes one more, and a matrix product."""
+        return placed(inputs, patches, tables)
 
-    def attention(self, cu_seqlens: torch.Tensor, num_patches: int) -> Attend:
-        """One kernel for all items, over a table of tiles that is made once for all blocks."""
+    def attention(self, cu_seqlens: torch.Tensor, placed: Placed) -> Attend:
+        """One kernel for all items, over a table of tiles that is made once for all blocks; one more turns the keys."""
+        num_rows, cos, sin = placed.x.shape[0], placed.cos, placed.sin
+        tables: dict[int, torch.Tensor] = {}
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
-            tile = tile_for(num_patches, qkv.shape[-1], qkv.dtype)
+            tile = tile_for(num_rows, qkv.shape[-1], qkv.dtype)
             if tile.rows not in tables:
-                tables[tile.rows] = tile_table(cu_seqlens, num_patches, tile.rows)
-            return attend_tiles(qkv, tables[tile.rows], tile)
+                tables[tile.rows] = tile_table(cu_seqlens, num_rows, tile.rows)
+            if cos is not None and sin is not None:
+                rotate_keys(qkv, cos, sin)
+            return attend_tiles(qkv, tables[tile.rows], tile, cos, sin)
 
-        tables: dict[int, torch.Tensor] = {}
         return attend
 
-    def rotate(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """One kernel."""
-        rotate_in_place(qkv, cos, sin)
+    def window_attention(self, placed: Placed) -> Attend:
+        """One kernel for all windows; one more turns the keys."""
+        windows, cos, sin = placed.windows, placed.cos, placed.sin
+        assert windows is not None
 
-    def add_norm(self, x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm) -> torch.Tensor:
-        """One kernel."""
-        return add_norm(x, y, norm.weight, norm.bias, norm.eps)
+        def attend(qkv: torch.Tensor) -> torch.Tensor:
+            if cos is not None and sin is not None:
+                rotate_keys(qkv, cos, sin)
+            return attend_windows(qkv, windows, cos, sin)
 
-    def linear_gelu(self, x: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
-        """One kernel: cuBLASLt adds the bias and applies GELU as it writes."""
-        return torch._addmm_activation(linear.bias, x, linear.weight.t(), use_gelu=True)
+        return attend
+
+    def add_norm(self, x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> torch.Tensor:
+        """One kernel."""
+        return add_norm(x, y, norm)
+
+    def activated(self, x: torch.Tensor, linear: nn.Linear, activation: Activation, gated: bool) -> torch.Tensor:
+        """One kernel behind the matrix; none for the tanh form of GELU, which cuBLASLt applies as it writes."""
+        if activation == "gelu_tanh" and not gated and linear.bias is not None:
+            return torch._addmm_activation(linear.bias, x, linear.weight.t(), use_gelu=True)
+        return activate(F.linear(x, linear.weight, linear.bias), activation, gated)
+
+    def mean_rows(self, rows: torch.Tensor, cu_seqlens: torch.Tensor, merge_area: int, out: torch.Tensor) -> None:
+        """One kernel."""
+        mean_rows(rows, cu_seqlens, merge_area, out)
+
+    def pool_attention(self, query: torch.Tensor, kv: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
+        """One kernel."""
+        return pool_attention(query, kv, cu_seqlens)
 
     def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """One kernel."""

@@ -1,47 +1,57 @@
-"""Passes over rows: residual addition with layer norm, and the peak of each row."""
+"""Passes over rows: residual addition with norm, and the peak of each row."""
 
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
+from torch import nn
 
 
 @triton.jit
-def _add_norm(x, y, weight, bias, out, width, epsilon, HAS_Y: tl.constexpr, BLOCK: tl.constexpr):
-    """One row: x += y (kept), out = layer_norm(x)."""
-    row = tl.program_id(0).to(tl.int64) * width
+def _add_norm(
+    x, y, weight, bias, out, width, x_stride, y_stride, epsilon,
+    HAS_Y: tl.constexpr, HAS_BIAS: tl.constexpr, IS_RMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row: x += y (kept), out = norm(x)."""
+    row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     is_column = columns < width
-    value = tl.load(x + row + columns, mask=is_column, other=0.0).to(tl.float32)
+    value = tl.load(x + row * x_stride + columns, mask=is_column, other=0.0).to(tl.float32)
     if HAS_Y:
-        value += tl.load(y + row + columns, mask=is_column, other=0.0).to(tl.float32)
-        tl.store(x + row + columns, value.to(x.dtype.element_ty), mask=is_column)
-    mean = tl.sum(value, 0) / width
-    centred = tl.where(is_column, value - mean, 0.0)
-    variance = tl.sum(centred * centred, 0) / width
-    scaled = centred * tl.rsqrt(variance + epsilon)
-    gain = tl.load(weight + columns, mask=is_column, other=0.0).to(tl.float32)
-    shift = tl.load(bias + columns, mask=is_column, other=0.0).to(tl.float32)
-    tl.store(out + row + columns, (scaled * gain + shift).to(out.dtype.element_ty), mask=is_column)
+        value += tl.load(y + row * y_stride + columns, mask=is_column, other=0.0).to(tl.float32)
+        tl.store(x + row * x_stride + columns, value.to(x.dtype.element_ty), mask=is_column)
+    if not IS_RMS:
+        value = tl.where(is_column, value - tl.sum(value, 0) / width, 0.0)
+    scaled = value * tl.rsqrt(tl.sum(value * value, 0) / width + epsilon)
+    if IS_RMS:
+        scaled = scaled.to(out.dtype.element_ty).to(tl.float32)  # rounded before the weight, as Qwen2RMSNorm does
+    scaled *= tl.load(weight + columns, mask=is_column, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        scaled += tl.load(bias + columns, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(out + row * width + columns, scaled.to(out.dtype.element_ty), mask=is_column)
 
 
-def add_norm(
-    x: torch.Tensor, y: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor, epsilon: float
-) -> torch.Tensor:
-    """Layer norm of x + y in float32, rows [n, width]; x keeps the sum. Without y it is a plain layer norm."""
+def add_norm(x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> torch.Tensor:
+    """Norm of x + y in float32, rows [n, width]; x keeps the sum. Without y it is a plain norm."""
     rows, width = x.shape
-    out = torch.empty_like(x)
+    assert x.stride(1) == 1 and (y is None or y.stride(1) == 1) and norm.eps is not None
+    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(width)
+    bias = None if isinstance(norm, nn.RMSNorm) else norm.bias
     _add_norm[(rows,)](
         x,
         x if y is None else y,
-        weight,
-        bias,
+        norm.weight,
+        norm.weight if bias is None else bias,
         out,
         width,
-        epsilon,
+        x.stride(0),
+        0 if y is None else y.stride(0),
+        norm.eps,
         HAS_Y=y is not None,
+        HAS_BIAS=bias is not None,
+        IS_RMS=isinstance(norm, nn.RMSNorm),
         BLOCK=block,
         num_warps=2 if block <= 2048 else 8,
     )

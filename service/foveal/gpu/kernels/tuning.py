@@ -25,3 +25,8 @@ def tile_for(num_patches: int, head_dim: int, dtype: torch.dtype) -> Tile:
     if head_dim == 64:
         return Tile(64, 128, 4, 2) if num_patches <= 1024 else Tile(64, 64, 4, 3)
     return Tile(64, 64, 4, 4) if num_patches <= 1024 else Tile(128, 64, 4, 4)
+
+
+def window_tile_for(dtype: torch.dtype) -> Tile:
+    """One window of Qwen2.5-VL has 64 rows."""
+    return Tile(32, 32, 4, 1) if dtype == torch.float32 else Tile(64, 64, 4, 1)

@@ -2,20 +2,18 @@
 
 A tower has one forward. It is called directly (CPU, eager) and it is what a CUDA graph captures, so it must not look
 at values on the host: no `.item()`, no shape that depends on content. The invariant that makes replay right: the
-tensors of `Inputs` and `out` are views of static buffers, the same objects each time; only their content changes.
+tensors of `Inputs` and `Outputs` are views of static buffers, the same objects each time; only their content changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from foveal.families.checkpoint import Checkpoint
-from foveal.families.spec import ModelSpec
-from foveal.gpu.inputs import Inputs
+from foveal.gpu.inputs import Inputs, Outputs
 from foveal.gpu.ops import Ops
 
 
@@ -32,7 +30,11 @@ class Geometry:
     width: int
     """Columns of an output row, all levels together."""
     pooled_width: int
-    """Columns that the pooled mean is taken over, from the first on."""
+    """Columns of a pooled row."""
+    prefix_rows: int = 0
+    """Rows of each item before its patches, in input and output: class and register tokens. Only with merge_area 1."""
+    fixed_grid: tuple[int, int] | None = None
+    """Height and width in patches of every picture, for a tower that takes one size."""
 
 
 class Tower(Protocol):
@@ -51,13 +53,10 @@ class Tower(Protocol):
         """Device memory of the weights."""
 
     def wanted(self) -> Mapping[str, torch.Size]:
-        """Name (without the checkpoint's prefix) and shape of every tensor that `load` needs."""
+        """Name within the tower and shape of every tensor that `load` needs."""
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the wanted tensors, in the file's own dtype, to the device; called once, before any forward."""
 
-    def forward(self, inputs: Inputs, out: torch.Tensor) -> None:
-        """Write `out` [patches / merge_area, width]. Every row is finite if the weights are, padding too."""
-
-
-TowerFactory = Callable[[Checkpoint, ModelSpec, torch.device, torch.dtype], Tower]
+    def forward(self, inputs: Inputs, out: Outputs) -> None:
+        """Write `out`. Every row is finite if the weights are, padding too."""

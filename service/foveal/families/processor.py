@@ -1,0 +1,159 @@
+"""What an image processor's file says, in its older forms too, and the resize rule that follows from it.
+
+Mean, deviation, sizes and interpolation come from the file; what it lacks is an error. Only switches that older files
+do not know (do_resize, do_rescale, rescale_factor, do_normalize, do_center_crop) are read as transformers reads their
+absence: by the processor class that the file names, the classes agreeing on all but the crop.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from foveal.families.checkpoint import Checkpoint
+from foveal.families.fixed_size import FixedRule, FixedSize, ShortestEdgeCrop
+from foveal.types import Interpolation
+
+Channels = tuple[float, float, float]
+INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
+"""By Pillow's numbers, which the files use."""
+CROPS = {"CLIP": True, "Bit": True, "Siglip": False, "ViT": False}
+"""Processors of one-size towers, and whether they cut out the middle where a file does not say."""
+_PIXELS_IN_ONE = 255.0
+
+
+def processor_class(checkpoint: Checkpoint, known: tuple[str, ...]) -> str:
+    """The stem of the processor's class, as in CLIPFeatureExtractor or BitImageProcessorFast.
+
+    The first of `known` where the file names none; raises ConfigurationError for a class that is not known.
+    """
+    processor = checkpoint.processor
+    named = processor.get("image_processor_type") or processor.get("feature_extractor_type") or known[0]
+    stem = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(named))
+    if stem not in known:
+        raise checkpoint.refuse_processor(f"names {named}; this family's are {', '.join(known)}ImageProcessor")
+    return stem
+
+
+def normalisation(checkpoint: Checkpoint) -> tuple[Channels, Channels]:
+    """Mean and deviation of each channel, for pixels between 0 and 1 whatever the file rescales by."""
+    factor = _number(checkpoint, "rescale_factor", 1 / _PIXELS_IN_ONE) if _flag(checkpoint, "do_rescale", True) else 1.0
+    mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if _flag(checkpoint, "do_normalize", True):
+        mean, deviation = _channels(checkpoint, "image_mean"), _channels(checkpoint, "image_std")
+    # (factor * x - m) / d = (x / 255 - m / (255 * factor)) / (d / (255 * factor))
+    scale = _PIXELS_IN_ONE * factor
+    return _divided(mean, scale), _divided(deviation, scale)
+
+
+def interpolation(checkpoint: Checkpoint, default: Interpolation | None = None) -> Interpolation:
+    """What resizes pictures; raises ConfigurationError for others than bilinear and bicubic."""
+    found = checkpoint.processor.get("resample")
+    if found is None and default is not None:
+        return default
+    if found is None:
+        raise checkpoint.refuse_processor("has no 'resample'")
+    if found not in INTERPOLATIONS:
+        raise checkpoint.refuse_processor(f"has resample {found!r}; served are 2 (bilinear) and 3 (bicubic)")
+    return INTERPOLATIONS[found]
+
+
+def needs_resize(checkpoint: Checkpoint) -> None:
+    """Refuse a processor that leaves pictures as large as they come."""
+    if not _flag(checkpoint, "do_resize", True):
+        raise checkpoint.refuse_processor("has do_resize false: pictures would keep their sizes; set it to true")
+
+
+def fixed_rule(checkpoint: Checkpoint, stem: str, patch_size: int, prefix_rows: int) -> FixedRule:
+    """The rule of a tower that takes one size; raises ConfigurationError where pictures would differ in size."""
+    needs_resize(checkpoint)
+    smooth = interpolation(checkpoint)
+    crops = _flag(checkpoint, "do_center_crop", CROPS[stem])
+    crop = _sides(checkpoint, "crop_size", _without_nulls(checkpoint.processor.get("crop_size"))) if crops else None
+    size = _without_nulls(checkpoint.processor.get("size"))
+    if isinstance(size, int) and stem != "ViT":
+        size = {"shortest_edge": size}
+    if isinstance(size, dict) and size.keys() == {"shortest_edge"}:
+        edge = _whole(checkpoint, "size.shortest_edge", size["shortest_edge"])
+        if crop is None:
+            raise checkpoint.refuse_processor(
+                f"resizes the shorter side to {edge} and cuts nothing out, so pictures would differ in size; "
+                "set do_center_crop and crop_size, or give size a height and a width"
+            )
+        return ShortestEdgeCrop(*crop, patch_size, smooth, prefix_rows, shortest_edge=edge)
+    sides = _sides(checkpoint, "size", size)
+    if crop in (None, sides):
+        return FixedSize(*sides, patch_size, smooth, prefix_rows)
+    return FixedSize(*crop, patch_size, smooth, prefix_rows, resized=sides)
+
+
+def pixel_bounds(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Smallest and largest area in pixels, as either generation of the Qwen-VL processors' files names them."""
+    processor = checkpoint.processor
+    size = processor.get("size")
+    bounds: list[int] = []
+    for older, newer in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        found = processor.get(older)
+        if found is None and isinstance(size, dict):
+            found = size.get(newer)
+        if found is None:
+            raise checkpoint.refuse_processor("names no pixel limits (size or min_pixels, max_pixels)")
+        bounds.append(_whole(checkpoint, older, found))
+    return bounds[0], bounds[1]
+
+
+def max_patches(checkpoint: Checkpoint) -> int:
+    """Patches of the largest picture of a NaFlex tower."""
+    return _whole(checkpoint, "max_num_patches", checkpoint.processor.get("max_num_patches"))
+
+
+def _sides(checkpoint: Checkpoint, key: str, value: Any) -> tuple[int, int]:
+    """Height and width, of a whole number (a square), a pair or an object."""
+    if isinstance(value, int):
+        value = {"height": value, "width": value}
+    if isinstance(value, list) and len(value) == 2:
+        value = {"height": value[0], "width": value[1]}
+    if value is None:
+        raise checkpoint.refuse_processor(f"has no {key!r}")
+    if not isinstance(value, dict) or value.keys() != {"height", "width"}:
+        raise checkpoint.refuse_processor(f"has {key} {value!r}; served are height and width, or shortest_edge")
+    return _whole(checkpoint, f"{key}.height", value["height"]), _whole(checkpoint, f"{key}.width", value["width"])
+
+
+def _without_nulls(value: Any) -> Any:
+    return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
+
+
+def _whole(checkpoint: Checkpoint, key: str, value: Any) -> int:
+    if value is None:
+        raise checkpoint.refuse_processor(f"has no {key!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise checkpoint.refuse_processor(f"has {key} {value!r}, not a whole number above 0")
+    return value
+
+
+def _flag(checkpoint: Checkpoint, key: str, default: bool) -> bool:
+    found = checkpoint.processor.get(key)
+    if not isinstance(found, bool | None):
+        raise checkpoint.refuse_processor(f"has {key} {found!r}, neither true nor false")
+    return default if found is None else found
+
+
+def _number(checkpoint: Checkpoint, key: str, default: float) -> float:
+    found = checkpoint.processor.get(key)
+    if found is None:
+        return default
+    if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
+        raise checkpoint.refuse_processor(f"has {key} {found!r}, not a number above 0")
+    return float(found)
+
+
+def _channels(checkpoint: Checkpoint, key: str) -> Channels:
+    values = checkpoint.processor.get(key)
+    if not isinstance(values, list) or len(values) != 3:
+        raise checkpoint.refuse_processor(f"has no {key!r} of three numbers")
+    return float(values[0]), float(values[1]), float(values[2])
+
+
+def _divided(values: Channels, scale: float) -> Channels:
+    return values[0] / scale, values[1] / scale, values[2] / scale
