@@ -55,7 +55,8 @@ def refused(answer: httpx.Response, status: int, code: str, param: str = "images
 def test_a_picture_by_url_has_the_embedding_of_the_picture_itself(fetching: Running, web: Web) -> None:
     with Client(fetching.url) as client:
         direct = client.encode(PICTURE)
-    urls = [web.url(path) for path in ("/picture", "/gzip", "/to?/picture", "/to?//127.0.0.1:%d/picture" % web.port)]
+    again = web.url("/picture")
+    urls = [web.url(path) for path in ("/picture", "/gzip", "/to?/picture", f"/to?{again}")]
     found = encode(fetching, *urls)
     assert found.status_code == 200, found.text
     assert {e["sha256"] for e in found.json()["data"]} == {direct.sha256}

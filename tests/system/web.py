@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 DRIP_SECONDS = 0.05
 _BLOCK = bytes(64 << 10)
+_BOMB = gzip.compress(bytes(64 << 20), 6)
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Web:
             "/short": answer(self.picture, length=10),
             "/long": answer(self.picture, length=len(self.picture) + 1000),
             "/gzip": answer(gzip.compress(self.picture), "Content-Encoding: gzip"),
-            "/bomb": answer(gzip.compress(bytes(256 << 20), 9), "Content-Encoding: gzip"),
+            "/bomb": answer(_BOMB, "Content-Encoding: gzip"),
             "/nothing": b"",
         }
         strange: dict[str, Callable[[Reader, Writer], Awaitable[None]]] = {
