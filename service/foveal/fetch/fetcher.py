@@ -86,7 +86,7 @@ class Fetcher:
         except TimeoutError:
             limit = f"{self._limits.seconds:g} s (--url-timeout-seconds)"
             raise UrlFailed(f"the URL was not fetched within {limit}; try again or send the image itself") from None
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, ssl.SSLError) as error:
+        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
             raise _failure(error) from None
 
     async def _hop(self, url: httpx.URL, allowance: Allowance) -> bytes | httpx.URL:

@@ -30,7 +30,7 @@ class Wire(httpcore.AsyncNetworkBackend):
 
     def __init__(self, rules: Rules, resolve: Resolve, network: httpcore.AsyncNetworkBackend) -> None:
         self._rules, self._resolve, self._network = rules, resolve, network
-        self._opened: list[httpcore.AsyncNetworkStream] = []
+        self._opened: httpcore.AsyncNetworkStream | None = None
         self._head_bytes = 0
         self._head_is_read = False
 
@@ -53,7 +53,7 @@ class Wire(httpcore.AsyncNetworkBackend):
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 last = error
                 continue
-            self._opened.append(stream)
+            self._opened = stream
             return _Stream(stream, self)
         raise last
 
@@ -69,8 +69,8 @@ class Wire(httpcore.AsyncNetworkBackend):
 
     async def aclose(self) -> None:
         """Close what is open: a client cancelled in the middle of a TLS handshake leaves its socket behind."""
-        for stream in self._opened:
-            await stream.aclose()
+        if self._opened is not None:
+            await self._opened.aclose()
 
     async def _checked(self, host: str, port: int) -> list[Address]:
         """All addresses, none of them forbidden: a host with one bad address may mean any of them."""

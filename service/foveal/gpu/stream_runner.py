@@ -65,6 +65,7 @@ class StreamRunner:
     ) -> None:
         self.graphs, self.ladder, self.device = graphs, ladder, graphs.buffers.device
         self.staging = Staging(graphs.buffers, arenas, copy)
+        self._pinned = arenas  # they are for as long as these very objects live
         self._rows, self._embeddings = arenas["rows"], arenas["embeddings"].numpy()
         self._room = Room(self._rows.numel(), self._embeddings.size)
         self._asks_for_graphs = asks_for_graphs
