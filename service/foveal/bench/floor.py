@@ -49,7 +49,7 @@ def _attention(grids: list[tuple[int, int]], heads: int, head_dim: int) -> float
     ends = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
     tile = tile_for(patches, head_dim, torch.bfloat16)
     tiles = tile_table(ends, patches, tile.rows)
-    best = _replayed(lambda: attend_tiles(qkv, tiles, tile, None, None))
+    best = _replayed(lambda: attend_tiles(qkv, tiles, tile))
     if len(set(lengths)) == 1:
         q, k, v = (part.view(len(lengths), lengths[0], heads, head_dim).transpose(1, 2) for part in qkv.unbind(1))
 

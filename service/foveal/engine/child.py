@@ -45,18 +45,22 @@ class Listener(Protocol[Received_contra]):
 
 @dataclass(frozen=True)
 class Program:
-    """How a child is started: `python -m module`, the arenas it maps, and variables of its own."""
+    """How a child is started: `python -m module`, the arenas it maps, variables and limits of its own."""
 
     module: str
     arenas: Mapping[str, Arena]
     environment: Mapping[str, str]
     log_level: str = "info"
     log_format: str = "json"
+    memory_bytes: int | None = None
+    """What it may take beside what it has when it is ready; None leaves that to the program."""
 
     def arguments(self, sock: socket.socket) -> list[str]:
         """The command line."""
         line = [sys.executable, "-m", self.module, "--socket", str(sock.fileno())]
         line += ["--log-level", self.log_level, "--log-format", self.log_format]
+        if self.memory_bytes is not None:
+            line += ["--memory-bytes", str(self.memory_bytes)]
         for name, arena in self.arenas.items():
             line += [f"--{name}", str(arena.fd)]
         return line

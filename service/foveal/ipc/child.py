@@ -22,16 +22,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def join_parent(
-    program: str, receives: type[Received], arena_names: Sequence[str]
+    program: str, receives: type[Received], arena_names: Sequence[str], arguments: Sequence[str] | None = None
 ) -> tuple[Channel[Received], dict[str, MappedArena]]:
-    """Parse the command line, map the arenas, tie this process's life to its parent's."""
+    """Parse the command line (or what a program left of it), map the arenas, tie this life to the parent's."""
     parser = argparse.ArgumentParser(prog=program, description="A child process of foveal serve.")
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor of the socket")
     for name in arena_names:
         parser.add_argument(f"--{name}", type=int, required=True, help=f"file descriptor of the {name} arena")
     parser.add_argument("--log-level", default="info", help="least level that is logged")
     parser.add_argument("--log-format", default="json", choices=("json", "text"), help="form of the log lines")
-    args = vars(parser.parse_args())
+    args = vars(parser.parse_args(arguments))
     set_up(args["log_level"], args["log_format"])
     die_with_parent()
     channel: Channel[Received] = Channel(socket.socket(fileno=args["socket"]), receives)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from time import perf_counter
 
 import torch
 
-from foveal.errors import FovealError, Undecodable
+from foveal.errors import FovealError, TooLarge
 from foveal.ipc.arena import MappedArena
 from foveal.ipc.channel import Channel
 from foveal.ipc.child import join_parent
 from foveal.ipc.messages import ChildReady, Prepare, Prepared, Probe, Probed, Refused, ToPrep
+from foveal.vision.confine import MEMORY_BYTES, confine, keep_libraries_quiet
 from foveal.vision.decode import decode, probe
 from foveal.vision.patchify import write_patches
 from foveal.vision.resize import resize
+from foveal.vision.warm_up import warm_up
 
 logger = logging.getLogger("foveal.vision")
 
@@ -23,8 +26,8 @@ logger = logging.getLogger("foveal.vision")
 class Prep:
     """Answers messages; owns nothing but the maps of the two arenas."""
 
-    def __init__(self, images: MappedArena, rows: MappedArena) -> None:
-        self._images, self._rows = images, rows
+    def __init__(self, images: MappedArena, rows: MappedArena, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._images, self._rows, self._memory_bytes = images, rows, memory_bytes
 
     def answer(self, message: ToPrep) -> Probed | Prepared | Refused:
         """The reply to one message. Never raises: a bug of ours is refused as `internal`, and logged whole."""
@@ -33,8 +36,8 @@ class Prep:
         except FovealError as error:
             return Refused(message.id, error.code, error.message)
         except MemoryError:
-            logger.warning("an image needs more memory than there is")
-            return Refused(message.id, Undecodable.code, "the image needs more memory than decoding may take")
+            logger.warning("an image needs more memory than decoding may take")
+            return Refused(message.id, TooLarge.code, self._too_much_memory())
         except Exception:
             logger.exception("preparing an image failed: this is a bug")
             return Refused(message.id, FovealError.code, "the image could not be prepared: this is a bug of the server")
@@ -50,14 +53,25 @@ class Prep:
         write_patches(resize(pixels, message.plan), message.plan, self._rows.view(message.rows))
         return Prepared(message.id, perf_counter() - started)
 
+    def _too_much_memory(self) -> str:
+        return (
+            f"decoding the image takes more than the {self._memory_bytes} bytes of memory that it may "
+            "(--prep-memory-bytes); make the image smaller"
+        )
+
 
 def main() -> int:
     """Serve until the parent closes the socket; the exit code."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    keep_libraries_quiet()
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--memory-bytes", type=int, default=MEMORY_BYTES)
+    own, others = parser.parse_known_args()
     channel: Channel[ToPrep]
-    channel, arenas = join_parent("foveal.vision", ToPrep, ["images", "rows"])  # type: ignore[arg-type]
+    channel, arenas = join_parent("foveal.vision", ToPrep, ["images", "rows"], others)  # type: ignore[arg-type]
     torch.set_num_threads(1)
-    prep = Prep(arenas["images"], arenas["rows"])
+    warm_up()
+    confine(own.memory_bytes)
+    prep = Prep(arenas["images"], arenas["rows"], own.memory_bytes)
     channel.send(ChildReady())
     while (message := channel.receive()) is not None:
         channel.send(prep.answer(message))

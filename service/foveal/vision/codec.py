@@ -24,14 +24,13 @@ from PIL import (
     ImageOps,
     JpegImagePlugin,
     PngImagePlugin,
-    PpmImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
 )
 
-from foveal.errors import Undecodable
-from foveal.vision import png
-from foveal.vision.sniff import Format, refuse_format
+from foveal.errors import TooLarge, Undecodable, UnsupportedType
+from foveal.vision import heif, png
+from foveal.vision.sniff import SUPPORTED, Format, refuse_format
 
 logger = logging.getLogger("foveal.vision")
 
@@ -40,6 +39,9 @@ Image.MAX_IMAGE_PIXELS = None
 # One prep process is one core's worth of work: the pool of processes is what runs in parallel.
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
+MAX_RLE_PIXELS, MAX_RLE_BYTES = 8_000_000, 8 << 20
+"""Of a run-length encoded BMP, which is decoded in Python: larger ones would take seconds, and nobody writes them."""
+_NO_MEMORY = re.compile(r"out of memory|(can't|cannot|insufficient|failed to) (allocate )?memory", re.IGNORECASE)
 _AVIF_EXIF_ITEM = re.compile(rb"(infe\x02.{7})Exif", re.DOTALL)
 
 
@@ -58,7 +60,7 @@ class _Tiff(TiffImagePlugin.TiffImageFile):
         ImageOps.exif_transpose(self, in_place=True)
 
 
-_READERS: dict[Format, type[ImageFile.ImageFile]] = {
+_READERS: dict[Format, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
     "JPEG": _Jpeg,
     "PNG": PngImagePlugin.PngImageFile,
     "WEBP": WebPImagePlugin.WebPImageFile,
@@ -66,23 +68,25 @@ _READERS: dict[Format, type[ImageFile.ImageFile]] = {
     "BMP": BmpImagePlugin.BmpImageFile,
     "TIFF": _Tiff,
     "AVIF": AvifImagePlugin.AvifImageFile,
-    "PPM": PpmImagePlugin.PpmImageFile,
+    "HEIC": heif.reader,
 }
 
 
 @contextmanager
 def library_call(format: Format) -> Iterator[None]:
-    """Around calls of the decoder library: anything it raises becomes Undecodable, and is logged by its type."""
+    """Around calls of the decoder library: what it raises becomes Undecodable, and is logged by its type.
+
+    Raises MemoryError where it ran out of memory, whatever it says then: that is no fault of the bytes.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of odd metadata, which is nobody's concern here
         try:
             yield
-        except Undecodable:
+        except (Undecodable, MemoryError):
             raise
-        except MemoryError:
-            logger.warning("decoding a %s image ran out of memory", format)
-            raise Undecodable(f"the {format} image needs more memory than decoding may take") from None
         except Exception as error:
+            if _NO_MEMORY.search(str(error)):
+                raise MemoryError from None
             logger.warning("a %s image is undecodable: %s", format, type(error).__name__)
             raise Undecodable(f"the {format} image is truncated or damaged") from None
 
@@ -91,12 +95,28 @@ def open_image(data: memoryview, format: Format) -> ImageFile.ImageFile:
     """The picture with its header read and no pixel decoded. The bytes are copied once, for the reader to keep."""
     if format == "AVIF":
         return _open_avif(bytes(data))
+    if format == "HEIC" and not heif.is_installed():
+        raise UnsupportedType(
+            f"the bytes are HEIC, which this server was installed without (its extra [heif]); send {SUPPORTED}"
+        )
     if format == "PNG":
         image = _read(format, png.pixel_chunks(data))
         if isinstance(key := image.info.get("transparency"), (int, tuple)):
             image.info["transparency"] = png.visible_key(key, png.header(data))
         return image
-    return _read(format, bytes(data))
+    image = _read(format, bytes(data))
+    if format == "BMP":
+        _check_runs(image, len(data))
+    return image
+
+
+def _check_runs(image: ImageFile.ImageFile, num_bytes: int) -> None:
+    is_run_length = any(tile.codec_name == "bmp_rle" for tile in image.tile)
+    if is_run_length and (image.width * image.height > MAX_RLE_PIXELS or num_bytes > MAX_RLE_BYTES):
+        raise TooLarge(
+            f"a run-length encoded BMP image may have {MAX_RLE_PIXELS} pixels and {MAX_RLE_BYTES} bytes; "
+            "save it without compression, or as PNG"
+        )
 
 
 def stored_orientation(image: Image.Image) -> int:

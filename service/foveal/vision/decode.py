@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import ExifTags, ImageFile, TiffImagePlugin
 
 from foveal.errors import TooLarge, Undecodable
-from foveal.vision import gif, png
+from foveal.vision import gif, png, ppm
 from foveal.vision.codec import library_call, open_image, png_orientation, stored_orientation, webp_canvas
 from foveal.vision.flatten import Color, Pixels, flatten
 from foveal.vision.jpeg import decode_jpeg
@@ -36,7 +36,9 @@ def probe(data: Encoded, max_pixels: int) -> ProbedImage:
     """
     view = _view(data)
     format = identify(view)
-    if format == "PNG":
+    if format == "PPM":
+        size = _ppm_header(view, max_pixels)[1:3]
+    elif format == "PNG":
         head = png.header(view)
         _check_pixels(head.width, head.height, max_pixels)
         size = _turned((head.width, head.height), png_orientation(view))
@@ -49,11 +51,13 @@ def probe(data: Encoded, max_pixels: int) -> ProbedImage:
 def decode(data: Encoded, background: Color, max_pixels: int) -> Pixels:
     """Upright RGB pixels [H, W, 3], contiguous; transparency is laid over `background`.
 
-    A JPEG is decoded straight from `data`; other formats copy the encoded bytes once and the pixels once.
-    Turning upright copies the pixels once more.
+    A JPEG is decoded straight from `data`; a PPM of bytes is a view of them; other formats copy the encoded bytes
+    once and the pixels once. Turning upright copies the pixels once more. Raises as `probe`, and MemoryError.
     """
     view = _view(data)
     format = identify(view)
+    if format == "PPM":
+        return np.ascontiguousarray(ppm.pixels(view, _ppm_header(view, max_pixels)))
     image = _open(view, format, max_pixels)
     orientation = _orientation(image, view, format)
     width, height = _turned(image.size, orientation)
@@ -87,6 +91,12 @@ def _view(data: Encoded) -> memoryview:
     return data.data if isinstance(data, np.ndarray) else memoryview(data)
 
 
+def _ppm_header(view: memoryview, max_pixels: int) -> ppm.Header:
+    head = ppm.header(view)
+    _check_pixels(head.width, head.height, max_pixels)
+    return head
+
+
 def _open(view: memoryview, format: Format, max_pixels: int) -> ImageFile.ImageFile:
     if format == "PNG":
         _check_pixels(*png.header(view)[:2], max_pixels)
@@ -117,6 +127,8 @@ def _check_pixels(width: int, height: int, max_pixels: int) -> None:
 def _orientation(image: ImageFile.ImageFile, view: memoryview, format: Format) -> int:
     if format == "PNG":
         return png_orientation(view)
+    if format == "HEIC":
+        return 1  # its container turns the picture, whatever the metadata repeat
     if isinstance(image, TiffImagePlugin.TiffImageFile) and ExifTags.Base.Orientation in image.tag_v2:
         return 1  # Pillow gives the upright size of a TIFF already
     return stored_orientation(image)

@@ -16,6 +16,8 @@ Pixels = npt.NDArray[np.uint8]
 Color = tuple[int, int, int]
 Key = int | tuple[int, ...]
 
+BAND_PIXELS = 1 << 20
+"""Large pictures are converted piece by piece: whole, the copies that a mode needs would add up to a gigabyte."""
 _WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 
@@ -25,12 +27,25 @@ def flatten(image: Image.Image, format: Format, background: Color) -> Pixels:
 
     Alpha blends; colours under alpha 0 leave no trace. Colour profiles are ignored, as the reference processors do.
     """
-    key = image.info.get("transparency")
     if image.mode == "F":
         raise UnsupportedType(
             f"the bytes are {format} with floating-point samples, whose white is not defined; "
             "convert the image to 8 or 16 bits"
         )
+    lines = max(1, BAND_PIXELS // image.width)
+    if image.height <= lines:
+        return _flatten_band(image, format, background)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, lines):
+        bottom = min(top + lines, image.height)
+        with library_call(format):
+            band = image.crop((0, top, image.width, bottom))
+        pixels[top:bottom] = _flatten_band(band, format, background)
+    return pixels
+
+
+def _flatten_band(image: Image.Image, format: Format, background: Color) -> Pixels:
+    key = image.info.get("transparency")
     if image.mode in _WIDE_MODES:
         return _from_wide(image, format, key, background)
     if image.mode in _ALPHA_MODES or _has_transparent_palette(image, key):

@@ -11,8 +11,9 @@ from typing import Literal, NoReturn
 
 from foveal.errors import Undecodable, UnsupportedType
 
-Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM"]
+Format = Literal["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM", "HEIC"]
 SUPPORTED = "JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF and PPM"
+"""Everywhere; HEIC where the extra that reads it is installed."""
 HEAD_BYTES = 4096
 """How far the signatures reach; the longest look is for `<svg` behind a comment and a doctype."""
 
@@ -134,9 +135,7 @@ def _iso_media(head: bytes) -> Format:
     if brands & _AVIF_BRANDS:
         return "AVIF"
     if brands & _HEIF_BRANDS:
-        raise UnsupportedType(
-            f"the bytes are HEIC, which this server was installed without (its extra [heif]); send {SUPPORTED}"
-        )
+        return "HEIC"
     refuse_format({b"qt  ": "QuickTime", b"crx ": "CR3", b"jxl ": "JPEG XL", b"jp2 ": "JPEG 2000"}.get(major, "MP4"))
 
 

@@ -33,6 +33,17 @@ def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float32, device: st
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
 
 
+def close(found: torch.Tensor, wanted: torch.Tensor, atol: float = 2e-6, rtol: float = 2e-5) -> None:
+    """Within these bounds in float32, within the bits of a shorter type; whole numbers are equal."""
+    assert found.shape == wanted.shape
+    if not found.is_floating_point():
+        assert torch.equal(found, wanted)
+        return
+    if found.dtype != torch.float32:
+        atol = rtol = 2e-2 if found.dtype == torch.bfloat16 else 4e-3
+    torch.testing.assert_close(found.float(), wanted.float(), atol=atol, rtol=rtol)
+
+
 def masked_attention(qkv: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
     """Attention of qkv [rows, 3, heads, head_dim] between rows of the same owner [rows], float32."""
     query, key, value = qkv.float().unbind(1)

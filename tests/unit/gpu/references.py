@@ -112,8 +112,9 @@ def _qwen(model: Any, shown: Picture) -> Answer:
 
 def _image_model(model: Any, shown: Picture) -> Answer:
     found = model(_image(shown))
+    rows = found.last_hidden_state[0]
     pooled = found.image_embeds if hasattr(found, "image_embeds") else found.pooler_output
-    return Answer(found.last_hidden_state[0], pooled[0])
+    return Answer(rows, rows[0] if pooled is None else pooled[0])
 
 
 def _naflex(model: Any, shown: Picture) -> Answer:

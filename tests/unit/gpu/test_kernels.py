@@ -5,19 +5,18 @@ Runs where Triton is installed and TRITON_INTERPRET=1 is set; `tests/gpu/test_ke
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from foveal.gpu.inputs import Inputs
 from foveal.gpu.ops import Placed, PlaceTables
 from foveal.gpu.plain_ops import PlainOps, rotate
 from foveal.gpu.positions import rope_frequencies
-from tests.unit.gpu.packs import Grid, at_places, drawn, masked_attention, pack, used_rows
+from tests.unit.gpu.packs import at_places, close, drawn, masked_attention, pack, used_rows
 
 triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
@@ -25,111 +24,14 @@ if not triton.knobs.runtime.interpret:
 
 from foveal.gpu.kernels.attention import attend_tiles, tile_table  # noqa: E402
 from foveal.gpu.kernels.fused import FusedOps  # noqa: E402
-from foveal.gpu.kernels.resample import resampled  # noqa: E402
-from foveal.gpu.kernels.rope import rotate_keys  # noqa: E402
+from foveal.gpu.kernels.rope import rotate_in_place  # noqa: E402
 from foveal.gpu.kernels.tuning import Tile  # noqa: E402
 
+# numpy warns of what a GPU passes over: overflow to infinity, NaN alone
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 FUSED, PLAIN = FusedOps(), PlainOps()
 DTYPES = [torch.float32, torch.float16]  # the interpreter cuts what it should round to bfloat16
-ODD = [(2, 2), (6, 4), (2, 10), (10, 14), (2, 2)]
-
-
-def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    exact = found.dtype == torch.float32
-    assert found.shape == wanted.shape
-    torch.testing.assert_close(
-        found.float(), wanted.float(), atol=2e-6 if exact else 2e-2, rtol=2e-5 if exact else 2e-2
-    )
-
-
-TABLES: dict[str, dict[str, Any]] = {
-    "bias": {"merge_size": 2, "bias": drawn(1, 20)},
-    "nothing": {"merge_size": 2},
-    "stretched": {"merge_size": 2, "bias": drawn(1, 20), "stretched": drawn(2, 49, 20)},
-    "resampled": {"merge_size": 1, "bias": drawn(1, 20), "resampled": drawn(3, 64, 20)},
-    "fixed": {"merge_size": 1, "fixed": drawn(4, 146, 20), "prefix_rows": 5},
-    "windows": {"merge_size": 2, "bias": drawn(1, 20), "window": 3},
-    "windows of one": {"merge_size": 1, "stretched": drawn(2, 49, 20), "resampled": drawn(3, 64, 20), "window": 4},
-    "prefix and all": {
-        "merge_size": 1,
-        "prefix_rows": 1,
-        "bias": drawn(1, 20),
-        "fixed": drawn(4, 142, 20),
-        "stretched": drawn(2, 49, 20),
-        "resampled": drawn(3, 64, 20),
-    },
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("rotated", [False, True], ids=["still", "rotated"])
-@pytest.mark.parametrize("name", TABLES)
-def test_rows_are_placed_as_plain_operations_place_them(name: str, rotated: bool, dtype: torch.dtype) -> None:
-    frequencies = rope_frequencies(40, 10000.0, torch.device("cpu")) if rotated else None
-    tables = replace(PlaceTables(**TABLES[name]), frequencies=frequencies)
-    inputs = pack(ODD, tables.merge_size, tables.prefix_rows)
-    used = used_rows(inputs)
-    patches = drawn(5, inputs.rows.shape[0], 20, dtype=dtype)
-    wanted = PLAIN.placed(inputs, patches, tables)
-    patches[used:] = torch.nan
-    for start in inputs.cu_seqlens[: len(ODD)]:
-        patches[start : start + tables.prefix_rows] = torch.nan
-    found = FUSED.placed(inputs, patches, tables)
-    assert found.x.dtype == dtype and found.x.isfinite().all()
-    close(found.x[:used], wanted.x[:used])
-    for mine, plain in ((found.cos, wanted.cos), (found.sin, wanted.sin)):
-        assert (mine is None) == (plain is None) == (not rotated)
-        if mine is not None and plain is not None:
-            close(mine, plain)
-    for mine, plain in ((found.windows, wanted.windows), (found.order, wanted.order)):
-        assert (mine is None) == (plain is None) == (not tables.window)
-        if mine is not None and plain is not None:
-            assert torch.equal(mine, plain)
-
-
-def in_windows(grid: Grid, merge: int, side: int) -> list[list[tuple[int, int]]]:
-    """The tokens of each window, as (y, x), in the order of Qwen2.5-VL."""
-    high, wide = grid[0] // merge, grid[1] // merge
-    return [
-        [(y, x) for y in range(top, min(top + side, high)) for x in range(left, min(left + side, wide))]
-        for top in range(0, high, side)
-        for left in range(0, wide, side)
-    ]
-
-
-@pytest.mark.parametrize(("merge", "side"), [(2, 4), (2, 1), (1, 3), (2, 100), (3, 2)])
-def test_windows_follow_each_other_in_raster_order_and_so_do_their_tokens(merge: int, side: int) -> None:
-    grids = [(h * merge, w * merge) for h, w in ((1, 1), (5, 9), (4, 4), (9, 2), (3, 11))]
-    inputs = pack(grids, merge)
-    rows, area = inputs.rows.shape[0], merge**2
-    tables = PlaceTables(merge_size=merge, window=side)
-    found = FUSED.placed(inputs, torch.arange(rows).float()[:, None], tables)
-    source, spans, order, start = [], [], {}, 0
-    for grid in grids:
-        for window in in_windows(grid, merge, side):
-            span = [len(source), len(source) + len(window) * area]
-            for y, x in window:
-                token = start // area + y * (grid[1] // merge) + x
-                order[token] = len(source) // area
-                source += range(token * area, (token + 1) * area)
-                spans += [span] * area
-        start += grid[0] * grid[1]
-    padding = range(start // area, rows // area)
-    assert found.x[:start, 0].tolist() == source
-    assert found.windows is not None and found.windows.tolist() == spans + [[0, 0]] * (rows - start)
-    assert found.order is not None
-    assert found.order.tolist() == [order[token] for token in range(start // area)] + list(padding)
-
-
-def test_resampling_is_antialiased_interpolation_for_every_size() -> None:
-    sizes = [*((n, 1) for n in range(1, 65)), *((1, n) for n in range(1, 65)), (7, 23), (33, 2), (16, 16), (17, 40)]
-    inputs = pack(sizes, 1, spare=1, padding=1)
-    table = torch.eye(256)
-    found = resampled(inputs, inputs.rows.shape[0], table, PlaceTables(merge_size=1))
-    image = table.view(1, 16, 16, 256).permute(0, 3, 1, 2)
-    wanted = [F.interpolate(image, size, mode="bilinear", antialias=True)[0].flatten(1).T for size in sizes]
-    torch.testing.assert_close(found[: used_rows(inputs)], torch.cat(wanted), atol=1e-6, rtol=0)
-    assert found.isfinite().all()
+ODD = [(2, 2), (8, 10), (2, 6), (2, 2)]
 
 
 def turned_qkv(dtype: torch.dtype, head_dim: int, inputs: Inputs) -> tuple[torch.Tensor, Placed, torch.Tensor]:
@@ -159,19 +61,26 @@ def test_items_attend_to_themselves_alone(head_dim: int, dtype: torch.dtype) -> 
     assert found[used:].eq(0).all()
 
 
-@pytest.mark.parametrize("tile", [Tile(16, 16, 4, 2), Tile(64, 128, 4, 2), Tile(128, 64, 4, 4)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 72, 128])
-def test_queries_turn_on_the_way_in_as_they_would_in_place(head_dim: int, dtype: torch.dtype, tile: Tile) -> None:
+def test_queries_and_keys_turn_in_place(head_dim: int, dtype: torch.dtype) -> None:
     inputs = pack(ODD)
     qkv, placed, turned = turned_qkv(dtype, head_dim, inputs)
     assert placed.cos is not None and placed.sin is not None
-    rotate_keys(qkv, placed.cos, placed.sin)
+    rotate_in_place(qkv, placed.cos, placed.sin)
     used = used_rows(inputs)
-    assert torch.equal(qkv[:used, 1:], turned[:used, 1:])
+    assert torch.equal(qkv[:used], turned[:used])
+
+
+@pytest.mark.parametrize("tile", [Tile(16, 16, 4, 2), Tile(64, 128, 4, 2), Tile(128, 64, 4, 4)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tiles_of_any_size_give_the_same(dtype: torch.dtype, tile: Tile) -> None:
+    inputs = pack(ODD)
+    qkv, _, _ = turned_qkv(dtype, 72, inputs)
+    used = used_rows(inputs)
+    owner = torch.bucketize(torch.arange(used), inputs.cu_seqlens[1:], right=True)
     tiles = tile_table(inputs.cu_seqlens, qkv.shape[0], tile.rows)
-    on_the_way = attend_tiles(qkv, tiles, tile, placed.cos, placed.sin)
-    assert torch.equal(on_the_way, attend_tiles(turned, tiles, tile, None, None))
+    close(attend_tiles(qkv, tiles, tile)[:used], masked_attention(qkv[:used], owner))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -193,7 +102,7 @@ def test_windows_attend_to_themselves_alone(head_dim: int, dtype: torch.dtype) -
 def test_windows_have_any_size_and_any_place(dtype: torch.dtype) -> None:
     sizes, padding = [1, 130, 3, 64, 64, 5, 1, 97], 7
     ends = torch.tensor([0, *sizes]).cumsum(0)
-    spans = [[int(a), int(b)] for a, b in zip(ends[:-1], ends[1:], strict=True) for _ in range(b - a)]
+    spans = [[int(a), int(b)] for a, b in pairwise(ends) for _ in range(b - a)]
     used = len(spans)
     windows = torch.tensor(spans + [[0, 0]] * padding, dtype=torch.int32)
     qkv = drawn(9, used + padding, 3, 2, 24, dtype=dtype)
@@ -201,7 +110,7 @@ def test_windows_have_any_size_and_any_place(dtype: torch.dtype) -> None:
     found = FUSED.window_attention(at_places(qkv, windows=windows))(qkv.clone())
     close(found[:used], masked_attention(qkv[:used], windows[:used, 0]))
     assert found[used:].eq(0).all()
-    # bits do not depend on the neighbours, not even on such as are not finite
+    # neighbours change no bit, not even such as are not finite
     first, last = spans[140]
     spoiled = qkv.clone()
     spoiled[first:last] = torch.nan
@@ -209,8 +118,8 @@ def test_windows_have_any_size_and_any_place(dtype: torch.dtype) -> None:
     assert others[first:last].isnan().all()
     others[first:last] = found[first:last]
     assert torch.equal(others, found)
-    alone = FUSED.window_attention(at_places(qkv, windows=windows[first:last] - first))(qkv[first:last])
-    assert torch.equal(alone, found[first:last])
+    alone = FUSED.window_attention(at_places(qkv[first:last], windows=windows[first:last] - first))(qkv[first:last])
+    close(alone, found[first:last])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

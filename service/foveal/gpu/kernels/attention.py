@@ -13,14 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-from foveal.gpu.kernels.flash import LOG2_E, cut_of, load_queries, mix_keys, precision_of, store_mixed
+from foveal.gpu.kernels.flash import LOG2_E, cut_of, mix_keys, precision_of, store_mixed
 from foveal.gpu.kernels.tuning import Tile
 
 
 @triton.jit
 def _attend(
-    qkv, tiles, cos, sin, out, scale, stride_row, stride_part,
-    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, ROTATED: tl.constexpr,
+    qkv, tiles, out, scale, stride_row, stride_part,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one head; qkv [rows, 3, heads, HEAD], out [rows, heads, HEAD]."""
@@ -33,14 +33,14 @@ def _attend(
     is_row = rows < last
     query_row = qkv + rows.to(tl.int64) * stride_row + head * HEAD
     main = tl.arange(0, MAIN)
-    query = load_queries(query_row, cos, sin, rows, main, is_row[:, None], HEAD // 2, ROTATED)
+    query = tl.load(query_row[:, None] + main[None, :], mask=is_row[:, None], other=0.0)
     query_rest = query
     mixed = tl.zeros([BLOCK_M, MAIN], tl.float32)
     mixed_rest = mixed
     if REST > 0:
         rest = MAIN + tl.arange(0, REST)
         is_there = is_row[:, None] & (rest < HEAD)[None, :]
-        query_rest = load_queries(query_row, cos, sin, rows, rest, is_there, HEAD // 2, ROTATED)
+        query_rest = tl.load(query_row[:, None] + rest[None, :], mask=is_there, other=0.0)
         mixed_rest = tl.zeros([BLOCK_M, REST], tl.float32)
     peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
@@ -92,21 +92,14 @@ def tile_table(cu_seqlens: torch.Tensor, num_rows: int, rows: int) -> torch.Tens
     return table
 
 
-def attend_tiles(
-    qkv: torch.Tensor, tiles: torch.Tensor, tile: Tile, cos: torch.Tensor | None, sin: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention for qkv [rows, 3, heads, head_dim]; returns [rows, heads, head_dim]. Head dims from 16 on.
-
-    With angles, float32 [rows, head_dim / 2], queries are turned by them; keys must be turned already.
-    """
+def attend_tiles(qkv: torch.Tensor, tiles: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """Attention for qkv [rows, 3, heads, head_dim]; returns [rows, heads, head_dim]. Head dims from 16 on."""
     num_rows, _, heads, head_dim = qkv.shape
     out = torch.empty((num_rows, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     main, rest = cut_of(head_dim)
     _attend[(tiles.shape[0], heads)](
         qkv,
         tiles,
-        qkv if cos is None else cos,
-        qkv if sin is None else sin,
         out,
         LOG2_E / math.sqrt(head_dim),
         qkv.stride(0),
@@ -114,7 +107,6 @@ def attend_tiles(
         HEAD=head_dim,
         MAIN=main,
         REST=rest,
-        ROTATED=cos is not None,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
         PRECISION=precision_of(qkv.dtype),

@@ -13,7 +13,7 @@ from foveal.gpu.kernels.attention import attend_tiles, tile_table
 from foveal.gpu.kernels.embed import centred, placed
 from foveal.gpu.kernels.norm import add_norm, row_peaks
 from foveal.gpu.kernels.pool import mean_rows, pool_attention
-from foveal.gpu.kernels.rope import rotate_keys
+from foveal.gpu.kernels.rope import rotate_in_place
 from foveal.gpu.kernels.tuning import tile_for
 from foveal.gpu.kernels.windows import attend_windows
 from foveal.gpu.ops import Attend, Placed, PlaceTables
@@ -34,7 +34,7 @@ class FusedOps:
         return placed(inputs, patches, tables)
 
     def attention(self, cu_seqlens: torch.Tensor, placed: Placed) -> Attend:
-        """One kernel for all items, over a table of tiles that is made once for all blocks; one more turns the keys."""
+        """One kernel over a table of tiles that is made once for all blocks; one more turns queries and keys."""
         num_rows, cos, sin = placed.x.shape[0], placed.cos, placed.sin
         tables: dict[int, torch.Tensor] = {}
 
@@ -43,20 +43,20 @@ class FusedOps:
             if tile.rows not in tables:
                 tables[tile.rows] = tile_table(cu_seqlens, num_rows, tile.rows)
             if cos is not None and sin is not None:
-                rotate_keys(qkv, cos, sin)
-            return attend_tiles(qkv, tables[tile.rows], tile, cos, sin)
+                rotate_in_place(qkv, cos, sin)
+            return attend_tiles(qkv, tables[tile.rows], tile)
 
         return attend
 
     def window_attention(self, placed: Placed) -> Attend:
-        """One kernel for all windows; one more turns the keys."""
+        """One kernel for all windows; one more turns queries and keys."""
         windows, cos, sin = placed.windows, placed.cos, placed.sin
         assert windows is not None
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
             if cos is not None and sin is not None:
-                rotate_keys(qkv, cos, sin)
-            return attend_windows(qkv, windows, cos, sin)
+                rotate_in_place(qkv, cos, sin)
+            return attend_windows(qkv, windows)
 
         return attend
 

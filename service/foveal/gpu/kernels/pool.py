@@ -46,7 +46,7 @@ def mean_rows(rows: torch.Tensor, cu_seqlens: torch.Tensor, merge_area: int, out
         rows.stride(0),
         out.stride(0),
         AREA=merge_area,
-        BLOCK_ROWS=64,
+        BLOCK_ROWS=128,
         BLOCK=block,
         num_warps=8,
     )

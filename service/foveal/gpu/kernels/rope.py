@@ -1,4 +1,4 @@
-"""Rotary embedding of keys, in place in the joint qkv tensor. Queries are turned as attention reads them."""
+"""Rotary embedding of queries and keys, in place in the joint qkv tensor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import triton.language as tl
 
 @triton.jit
 def _rotate(
-    keys, cos, sin, stride_row,
+    qkv, cos, sin, stride_row,
     HEADS: tl.constexpr, HEAD: tl.constexpr, HALF: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All heads of one row: pairs (i, i + HALF) turn by the row's angles."""
+    """All query and key heads of one row: pairs (i, i + HALF) turn by the row's angles."""
     row = tl.program_id(0).to(tl.int64)
     pairs = tl.arange(0, BLOCK)
     heads = tl.arange(0, BLOCK_HEADS)
@@ -20,26 +20,26 @@ def _rotate(
     is_there = (heads < HEADS)[:, None] & is_pair[None, :]
     c = tl.load(cos + row * HALF + pairs, mask=is_pair, other=0.0)[None, :]
     s = tl.load(sin + row * HALF + pairs, mask=is_pair, other=0.0)[None, :]
-    at = keys + row * stride_row + heads[:, None] * HEAD + pairs[None, :]
+    at = qkv + row * stride_row + heads[:, None] * HEAD + pairs[None, :]
     first = tl.load(at, mask=is_there, other=0.0).to(tl.float32)
     second = tl.load(at + HALF, mask=is_there, other=0.0).to(tl.float32)
-    tl.store(at, (first * c - second * s).to(keys.dtype.element_ty), mask=is_there)
-    tl.store(at + HALF, (second * c + first * s).to(keys.dtype.element_ty), mask=is_there)
+    tl.store(at, (first * c - second * s).to(qkv.dtype.element_ty), mask=is_there)
+    tl.store(at + HALF, (second * c + first * s).to(qkv.dtype.element_ty), mask=is_there)
 
 
-def rotate_keys(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Turn the keys of qkv [rows, 3, heads, head_dim]; angles float32 [rows, head_dim / 2]."""
+def rotate_in_place(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Turn queries and keys of qkv [rows, 3, heads, head_dim]; angles float32 [rows, head_dim / 2]."""
     rows, _, heads, head_dim = qkv.shape
     half = head_dim // 2
     _rotate[(rows,)](
-        qkv[:, 1],
+        qkv,
         cos,
         sin,
         qkv.stride(0),
-        HEADS=heads,
+        HEADS=2 * heads,
         HEAD=head_dim,
         HALF=half,
-        BLOCK_HEADS=triton.next_power_of_2(heads),
+        BLOCK_HEADS=triton.next_power_of_2(2 * heads),
         BLOCK=triton.next_power_of_2(half),
-        num_warps=4,
+        num_warps=8,
     )

@@ -13,14 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-from foveal.gpu.kernels.flash import LOG2_E, cut_of, load_queries, mix_keys, precision_of, store_mixed
+from foveal.gpu.kernels.flash import LOG2_E, cut_of, mix_keys, precision_of, store_mixed
 from foveal.gpu.kernels.tuning import window_tile_for
 
 
 @triton.jit
 def _attend_windows(
-    qkv, windows, cos, sin, out, num_rows, scale, stride_row, stride_part,
-    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, ROTATED: tl.constexpr,
+    qkv, windows, out, num_rows, scale, stride_row, stride_part,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one head; qkv [rows, 3, heads, HEAD], windows [rows, 2], out [rows, heads, HEAD]."""
@@ -32,14 +32,14 @@ def _attend_windows(
     has_keys = start < stop
     query_row = qkv + rows.to(tl.int64) * stride_row + head * HEAD
     main = tl.arange(0, MAIN)
-    query = load_queries(query_row, cos, sin, rows, main, is_row[:, None], HEAD // 2, ROTATED)
+    query = tl.load(query_row[:, None] + main[None, :], mask=is_row[:, None], other=0.0)
     query_rest = query
     mixed = tl.zeros([BLOCK_M, MAIN], tl.float32)
     mixed_rest = mixed
     if REST > 0:
         rest = MAIN + tl.arange(0, REST)
         is_there = is_row[:, None] & (rest < HEAD)[None, :]
-        query_rest = load_queries(query_row, cos, sin, rows, rest, is_there, HEAD // 2, ROTATED)
+        query_rest = tl.load(query_row[:, None] + rest[None, :], mask=is_there, other=0.0)
         mixed_rest = tl.zeros([BLOCK_M, REST], tl.float32)
     peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
     total = tl.full([BLOCK_M], 0.0, tl.float32)
@@ -65,9 +65,7 @@ def _attend_windows(
     store_mixed(out_row, is_row, mixed, mixed_rest, total, HEAD, MAIN, REST)
 
 
-def attend_windows(
-    qkv: torch.Tensor, windows: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None
-) -> torch.Tensor:
+def attend_windows(qkv: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
     """As `attend_tiles`, each row within its own window: int32 [rows, 2], first key and past the last.
 
     The rows of a window name the same window, and are all of it. Rows without keys get zeros.
@@ -79,8 +77,6 @@ def attend_windows(
     _attend_windows[(triton.cdiv(num_rows, tile.rows), heads)](
         qkv,
         windows,
-        qkv if cos is None else cos,
-        qkv if sin is None else sin,
         out,
         num_rows,
         LOG2_E / math.sqrt(head_dim),
@@ -89,7 +85,6 @@ def attend_windows(
         HEAD=head_dim,
         MAIN=main,
         REST=rest,
-        ROTATED=cos is not None,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
         PRECISION=precision_of(qkv.dtype),
