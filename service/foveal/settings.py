@@ -89,6 +89,7 @@ class Settings(BaseSettings):
     max_inflight_bytes: Size = Field(2 << 30, description="bodies, patch rows and embeddings of open requests")
     cache_bytes: Size = Field(1 << 30, description="encoder cache; 0 turns it off")
     request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
+    prep_memory_bytes: Size = Field(2 << 30, description="memory that one prep process takes for one image, at most")
     prep_timeout_seconds: float = Field(20.0, gt=0, description="time to read, decode and resize one image")
     worker_timeout_seconds: float = Field(
         300.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
@@ -124,6 +125,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"max_queue_tokens {self.max_queue_tokens} is below max_image_tokens {self.max_image_tokens}: the "
                 "largest image could never be admitted; raise the one or lower the other"
+            )
+        if self.prep_memory_bytes < 3 * self.max_image_pixels:
+            raise ValueError(
+                f"prep_memory_bytes {self.prep_memory_bytes} is below 3 bytes for each of max_image_pixels "
+                f"{self.max_image_pixels}: the largest image could never be decoded; raise the one or lower the other"
             )
         if self.max_inflight_bytes < self.max_body_bytes:
             raise ValueError(

@@ -29,7 +29,9 @@ HANG_SECONDS = 60
 BATCH = 100
 PLAN = PixelPlan(64, 64, 16, 2)
 WHITE = (255, 255, 255)
-_TOUCHES = re.compile(r"open$|import$|socket\.|subprocess\.|os\.(system|exec|fork|spawn|posix_spawn|remove|rename)|ctypes\.")
+_TOUCHES = re.compile(
+    r"open$|import$|socket\.|subprocess\.|os\.(system|exec|fork|spawn|posix_spawn|remove|rename)|ctypes\."
+)
 
 touched: list[str] = []
 """What decoding opened, connected to, started or imported, while `watching`."""
@@ -74,7 +76,9 @@ class Inside:
         faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
         try:
             with watching():
-                answers = Counter(self.answer(spoiled(self._files, self._seed, n), n) for n in range(first, first + count))
+                answers = Counter(
+                    self.answer(spoiled(self._files, self._seed, n), n) for n in range(first, first + count)
+                )
         finally:
             faulthandler.cancel_dump_traceback_later()
         if touched:

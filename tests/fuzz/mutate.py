@@ -7,7 +7,26 @@ import zlib
 from collections.abc import Callable, Sequence
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_TELLING = (0, 1, 2, 3, 7, 8, 15, 16, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+_TELLING = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    15,
+    16,
+    0x7F,
+    0x80,
+    0xFF,
+    0x100,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+)
 _HEADER_BYTES = 96
 _MAX_BYTES = 1 << 16
 

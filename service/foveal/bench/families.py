@@ -73,7 +73,11 @@ def _row(folder: Path) -> Row:
     spec = spec_of("bench", open_checkpoint(folder, dummy_weights=True))
     grid = spec.tower.fixed_grid or NATIVE_GRIDS.get(spec.family, USUAL_GRID)
     tokens = spec.tower.prefix_rows + grid[0] * grid[1] // spec.tower.merge_size**2
-    ours = {n: _ours(folder, spec, grid, n * tokens, n) for n in BATCHES if n * tokens <= MAX_TOKENS}
+    counts = [n for n in BATCHES if n * tokens <= MAX_TOKENS]
+    feeder = Feeder(folder, [Step(n * tokens, n) for n in counts], arena_bytes=1 << 30)
+    feeder.capture_all()
+    ours = {n: _ours(feeder, spec, grid, n * tokens, n) for n in counts}
+    del feeder
     reference = ReferenceTower(folder)
     theirs = {n: 1000 * n / reference.milliseconds([grid] * n) for n in BATCHES}
     best, best_of_theirs = max(ours, key=lambda n: ours[n][0]), max(theirs, key=theirs.__getitem__)
@@ -91,11 +95,10 @@ def _row(folder: Path) -> Row:
     return row
 
 
-def _ours(folder: Path, spec: ModelSpec, grid: tuple[int, int], budget: int, count: int) -> tuple[float, float]:
+def _ours(feeder: Feeder, spec: ModelSpec, grid: tuple[int, int], budget: int, count: int) -> tuple[float, float]:
     """Images in a second with packs under way, and milliseconds of one pack from submit to answer."""
-    feeder = Feeder(folder, [Step(budget, count)], arena_bytes=1 << 30)
-    feeder.capture_all()
     output = Output(spec.default_output, "bfloat16")
+    # blocks of an arena live as long as they are held
     rows = [feeder.rows(grid[0] * grid[1], i) for i in range(count)]
     # a place of its own for each pack under way
     made = [[feeder.item(block.span, *grid, output) for block in rows] for _ in range(UNDER_WAY)]

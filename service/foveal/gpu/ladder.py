@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 
 from foveal.gpu.graphs import GraphSet
-from foveal.gpu.layout import Layout, Step
+from foveal.gpu.layout import BadPack, Layout, Step
 from foveal.gpu.warm_up import TYPICAL_TOKENS, single_layout, typical_layout
 from foveal.ipc.messages import LadderChanged
 from foveal.types import TokenBudget
@@ -23,6 +23,7 @@ class GraphLadder:
 
     def __init__(self, graphs: GraphSet, steps: Sequence[Step], reserve_bytes: int, captures_all: bool) -> None:
         self.steps = {step.tokens: step for step in steps}
+        self._offered = frozenset(self.steps)
         self._graphs, self._reserve = graphs, reserve_bytes
         self._todo = sorted(steps, reverse=True) if captures_all else []
         self._milliseconds: dict[Step, float] = {}
@@ -34,6 +35,17 @@ class GraphLadder:
     def is_pending(self) -> bool:
         """True while steps wait to be captured."""
         return bool(self._todo)
+
+    def step_for(self, budget: int) -> Step | None:
+        """The step that a pack asks for; None for eager. Raises BadPack.
+
+        A budget may have been dropped after the pack was sent: then it takes the next larger one, or runs eager.
+        """
+        if budget in self.steps or budget == 0:
+            return self.steps.get(budget)
+        if budget not in self._offered:
+            raise BadPack(f"there is no budget of {budget} tokens: this is a bug")
+        return min((step for step in self.steps.values() if step.tokens > budget), default=None)
 
     def ask_for(self, step: Step) -> None:
         """Capture a step soon, if it is not and was not refused (for lazy capture)."""

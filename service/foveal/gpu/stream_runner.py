@@ -21,7 +21,6 @@ from foveal.gpu.executable import eager_call
 from foveal.gpu.graphs import GraphSet
 from foveal.gpu.ladder import GraphLadder
 from foveal.gpu.layout import Layout, Room, Step, checked_layout
-from foveal.gpu.runner import step_of
 from foveal.gpu.staging import DEPTH, Slot, Staging
 from foveal.ipc.messages import PackDone, RunPack
 
@@ -79,7 +78,7 @@ class StreamRunner:
 
         What does not need to be known before the run is worked out after it was issued: the device computes meanwhile.
         """
-        step = step_of(pack, self.ladder.steps)
+        step = self.ladder.step_for(pack.budget)
         layout = checked_layout(pack, step, self.graphs.buffers.geometry, self._room)
         self._turn = (self._turn + 1) % DEPTH
         slot = self.staging.slots[self._turn]

@@ -33,6 +33,9 @@ from foveal.vision import heif, png
 from foveal.vision.sniff import SUPPORTED, Format, refuse_format
 
 logger = logging.getLogger("foveal.vision")
+# What the library logs of a picture's faults is said below in a line of our own, by their kind.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+logging.getLogger("PIL").propagate = False
 
 # Our own limit is checked before any pixel is decoded and names its setting; the library's would come on top.
 Image.MAX_IMAGE_PIXELS = None
@@ -55,6 +58,12 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
 class _Tiff(TiffImagePlugin.TiffImageFile):
     """Turns upright as the library does, but does not read the metadata directories that hang below."""
 
+    def _open(self) -> None:
+        with warnings.catch_warnings():
+            # it would go on without the tags behind the cut, the orientation maybe among them
+            warnings.filterwarnings("error", "Truncated File Read")
+            super()._open()
+
     def load_end(self) -> None:
         """Called when all strips are decoded."""
         ImageOps.exif_transpose(self, in_place=True)
@@ -72,6 +81,11 @@ _READERS: dict[Format, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
 }
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """True where a library says in words of its own what others say by MemoryError."""
+    return bool(_NO_MEMORY.search(str(error)))
+
+
 @contextmanager
 def library_call(format: Format) -> Iterator[None]:
     """Around calls of the decoder library: what it raises becomes Undecodable, and is logged by its type.
@@ -85,7 +99,7 @@ def library_call(format: Format) -> Iterator[None]:
         except (Undecodable, MemoryError):
             raise
         except Exception as error:
-            if _NO_MEMORY.search(str(error)):
+            if ran_out_of_memory(error):
                 raise MemoryError from None
             logger.warning("a %s image is undecodable: %s", format, type(error).__name__)
             raise Undecodable(f"the {format} image is truncated or damaged") from None

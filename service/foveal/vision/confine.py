@@ -13,6 +13,8 @@ import resource
 import stat
 import sys
 
+from foveal.vision import heif
+
 MEMORY_BYTES = 2 << 30
 """Where the parent names no limit."""
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
@@ -24,7 +26,7 @@ def keep_libraries_quiet() -> None:
 
     Decoders complain there of what they read, and one small file can make them print gigabytes.
     """
-    sys.stderr = open(os.dup(_STDERR), "w", buffering=1, errors="backslashreplace")
+    sys.stderr = os.fdopen(os.dup(_STDERR), "w", buffering=1, errors="backslashreplace")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDERR)
     os.close(nowhere)
@@ -42,7 +44,8 @@ def confine(memory_bytes: int) -> None:
     _lower(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
     if not stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode):  # where the log goes to a file it may grow
         _lower(resource.RLIMIT_FSIZE, 0)
-    _lower(resource.RLIMIT_NPROC, 0)  # root is exempt; threads that run already go on
+    if not heif.is_installed():  # its decoder starts a thread for each picture
+        _lower(resource.RLIMIT_NPROC, 0)  # root is exempt; threads that run already go on
     _lower(resource.RLIMIT_NOFILE, 0)
 
 

@@ -15,7 +15,8 @@ import simplejpeg  # type: ignore[import-untyped]
 from PIL import Image, ImageFile
 
 from foveal.errors import Undecodable
-from foveal.vision.codec import library_call, logger
+from foveal.vision.codec import library_call, logger, ran_out_of_memory
+from foveal.vision.flatten import flatten
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -42,6 +43,8 @@ def decode_jpeg(data: memoryview, image: ImageFile.ImageFile) -> Pixels | None:
             raise Undecodable("the JPEG image is damaged: it names two different sizes")
         pixels: Pixels = simplejpeg.decode_jpeg(data, "CMYK" if image.mode == "CMYK" else "RGB")
     except ValueError as error:
+        if ran_out_of_memory(error):
+            raise MemoryError from None
         # it also refuses oddities that hurt nothing, such as padding before a marker
         if _is_damage(str(error), is_progressive) or _END not in bytes(data[start:]):
             logger.warning("a JPEG image is undecodable: %s", type(error).__name__)
@@ -59,4 +62,4 @@ def _from_cmyk(inks: Pixels) -> Pixels:
     with library_call("JPEG"):
         size = inks.shape[1], inks.shape[0]
         image = Image.frombuffer("CMYK", size, np.subtract(255, inks, out=inks), "raw", "CMYK", 0, 1)
-        return np.asarray(image.convert("RGB"))
+    return flatten(image, "JPEG", (255, 255, 255))

@@ -85,8 +85,8 @@ def _binary_samples(data: memoryview, head: Header) -> Pixels:
     if head.largest == 255:
         return _whole(raster, head.num_samples)
     if head.largest < 256:
-        return _table(head.largest)[_whole(raster, head.num_samples)]
-    return _table(head.largest)[_whole(raster, 2 * head.num_samples).view(">u2")]
+        return _looked_up(head.largest, _whole(raster, head.num_samples))
+    return _looked_up(head.largest, _whole(raster, 2 * head.num_samples).view(">u2"))
 
 
 def _whole(raster: Pixels, size: int) -> Pixels:
@@ -101,6 +101,7 @@ def _text_samples(data: memoryview, head: Header) -> Pixels:
             f"a PPM image whose samples are text may have {MAX_TEXT_BYTES} bytes; save it in binary form (P4, P5, P6)"
         )
     text = _COMMENT.sub(b"", bytes(data[head.start - 1 :]))
+    digits: npt.NDArray[np.unsignedinteger]
     if head.kind in _BIT_KINDS:
         digits = np.frombuffer(text.translate(None, _SPACE), np.uint8)[: head.num_samples] - ord("0")
     else:
@@ -109,7 +110,7 @@ def _text_samples(data: memoryview, head: Header) -> Pixels:
         _refuse("its samples end early")
     if digits.max() > head.largest:
         _refuse(f"a sample is none of the numbers up to {head.largest}")
-    return _grey_of_ink(digits) if head.kind in _BIT_KINDS else _table(head.largest)[digits]
+    return _grey_of_ink(digits) if head.kind in _BIT_KINDS else _looked_up(head.largest, digits)
 
 
 def _numbers(text: bytes, count: int) -> npt.NDArray[np.uint32]:
@@ -122,17 +123,17 @@ def _numbers(text: bytes, count: int) -> npt.NDArray[np.uint32]:
         _refuse("a sample is no number")
 
 
-def _table(largest: int) -> Pixels:
+def _looked_up(largest: int, samples: npt.NDArray[np.unsignedinteger]) -> Pixels:
     """8 bits for every value: rounded from up to 8 bits, by the high byte of 16 from more. Above `largest` white."""
     values = np.minimum(np.arange(256 if largest < 256 else 1 << 16), largest)
     if largest < 256:
-        return np.round(values / largest * 255).astype(np.uint8)
-    return (np.round(values / largest * 0xFFFF).astype(np.uint16) >> 8).astype(np.uint8)
+        return np.round(values / largest * 255).astype(np.uint8).take(samples)
+    return (np.round(values / largest * 0xFFFF).astype(np.uint16) >> 8).astype(np.uint8).take(samples)
 
 
-def _grey_of_ink(bits: npt.NDArray[np.uint8]) -> Pixels:
+def _grey_of_ink(bits: npt.NDArray[np.unsignedinteger]) -> Pixels:
     """1 is black."""
-    return np.subtract(1, bits, dtype=np.uint8) * np.uint8(255)
+    return np.where(bits, np.uint8(0), np.uint8(255))
 
 
 def _refuse(why: str) -> NoReturn:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from foveal.types import Interpolation, PixelPlan
+from foveal.vision.codec import ran_out_of_memory
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -21,7 +22,7 @@ def resize(pixels: Pixels, plan: PixelPlan) -> Pixels:
 
 
 def _stretched(pixels: Pixels, size: tuple[int, int], interpolation: Interpolation) -> Pixels:
-    """Resized to height and width.
+    """Resized to height and width; raises MemoryError.
 
     Antialiased interpolation of torch on bytes, which is what the default (torchvision) processors run. Read as
     channels-last, the pixels are not copied before; the result has the same bits as from separate planes and took
@@ -33,7 +34,12 @@ def _stretched(pixels: Pixels, size: tuple[int, int], interpolation: Interpolati
         warnings.simplefilter("ignore")  # torch warns of read-only arrays; nothing writes to this one
         # the axis is added before torch sees the array: only then are the strides those of channels-last
         stored = torch.from_numpy(pixels[np.newaxis]).permute(0, 3, 1, 2)
-    resized = torch.nn.functional.interpolate(stored, size, mode=interpolation, antialias=True, align_corners=False)
+    try:
+        resized = torch.nn.functional.interpolate(stored, size, mode=interpolation, antialias=True, align_corners=False)
+    except RuntimeError as error:
+        if ran_out_of_memory(error):
+            raise MemoryError from None
+        raise
     return resized[0].permute(1, 2, 0).numpy()
 
 

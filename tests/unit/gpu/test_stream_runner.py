@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from foveal.gpu.buffers import Buffers
+from foveal.gpu.ladder import GraphLadder
 from foveal.gpu.layout import BadPack, Step, embedding_bytes
 from foveal.gpu.stream_runner import Running, StreamRunner
 from foveal.gpu.towers.protocol import Geometry
@@ -35,10 +35,12 @@ class Rig:
         buffers = Buffers(STEPS[-1], geometry, CPU, torch.float32)
         self.graphs = FakeGraphs(FakeTower(geometry), buffers, device.stream())
         self.asked: list[Step] = []
-        ladder = SimpleNamespace(steps={step.tokens: step for step in STEPS}, ask_for=self.asked.append)
+        ladder = GraphLadder(self.graphs, STEPS, 0, captures_all=False)  # type: ignore[arg-type]
+        ladder.ask_for = self.asked.append  # type: ignore[assignment, method-assign]
         arenas = {"rows": self.truth.rows, "embeddings": self.truth.embeddings}
         mapped = {name: torch.from_numpy(arena.whole()) for name, arena in arenas.items()}
         self.runner = StreamRunner(self.graphs, ladder, mapped, device.copy, True)  # type: ignore[arg-type]
+        self.ladder = ladder
         self.pictures = [self._picture(seed) for seed in range(12)]
         self.rows = [self._rows(shown) for shown in self.pictures]
         self._right: dict[tuple[int, Output], bytes] = {}
@@ -183,6 +185,18 @@ def test_the_mode_is_told_and_graphs_are_asked_for(monkeypatch: pytest.MonkeyPat
     made.graphs.captured.add(STEPS[1])
     done = made.submit([(0, ROWS)], 42)[0].finish()
     assert (done.mode, done.reason) == ("graph", "")
+
+
+def test_a_pack_for_a_budget_that_was_dropped_takes_the_next_larger_or_runs_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = rig(monkeypatch, "fixed")
+    made.graphs.captured.update(STEPS)
+    del made.ladder.steps[42]
+    for wanted_mode in ("graph", "eager"):
+        running, (block,) = made.submit([(0, ROWS)], 42)
+        assert running.finish().mode == wanted_mode and block.view.tobytes() == made.right(0, ROWS)
+        made.ladder.steps.pop(140, None)
 
 
 def test_an_eager_pack_may_be_larger_than_the_ladder(monkeypatch: pytest.MonkeyPatch) -> None:

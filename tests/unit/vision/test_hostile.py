@@ -73,7 +73,7 @@ def test_noise_is_refused(data: bytes, start: bytes) -> None:
         decode(start + data, WHITE, 10**6)
 
 
-@pytest.mark.parametrize("error", [struct.error, SyntaxError, OverflowError, ZeroDivisionError, KeyError, MemoryError])
+@pytest.mark.parametrize("error", [struct.error, SyntaxError, OverflowError, ZeroDivisionError, KeyError])
 def test_whatever_the_decoder_raises_is_a_damaged_picture(error, monkeypatch, caplog) -> None:
     def fail(*_: object) -> None:
         raise error("/usr/lib/inside")
@@ -83,6 +83,16 @@ def test_whatever_the_decoder_raises_is_a_damaged_picture(error, monkeypatch, ca
         probe(FILES[0], 10**6)
     assert "inside" not in refused.value.message
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError("out of memory error when reading image file")], ids=repr)
+def test_a_lack_of_memory_is_not_called_a_damaged_picture(error, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "_open", fail)
+    with pytest.raises(MemoryError):
+        probe(FILES[0], 10**6)
 
 
 def test_a_bug_of_ours_is_not_called_a_damaged_picture(monkeypatch) -> None:

@@ -19,7 +19,11 @@ EXACT = {
     "webp": ("WEBP", {"lossless": True}),
     "tiff": ("TIFF", {}),
     "tiff lzw": ("TIFF", {"compression": "tiff_lzw"}),
+    "tiff deflate": ("TIFF", {"compression": "tiff_adobe_deflate"}),
+    "big tiff": ("TIFF", {"big_tiff": True}),
+    "jpeg progressive": ("JPEG", {"progressive": True}),
 }
+SIDES = [(1, 40), (40, 1), (1, 1)]
 
 
 def exif(orientation: object) -> Image.Exif:
@@ -50,11 +54,37 @@ def test_other_colour_modes_are_turned_too(drawing, encode, mode, orientation) -
     assert np.array_equal(decode(data, WHITE, 10**6), np.asarray(expected))
 
 
-def test_an_avif_is_turned_as_its_container_says(drawing, encode) -> None:
-    data = encode(drawing, "AVIF", exif=exif(6), quality=95)
-    assert probe(data, 10**6) == ("AVIF", 32, 48)
-    upright = np.asarray(drawing.transpose(Image.Transpose.ROTATE_270)).astype(int)
-    assert np.abs(decode(data, WHITE, 10**6) - upright).mean() < 12
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("size", SIDES, ids=str)
+def test_a_picture_of_one_line_is_turned_into_memory_that_goes_forwards(encode, size, orientation) -> None:
+    image = Image.fromarray(np.arange(size[0] * size[1] * 3, dtype=np.uint8).reshape(size[1], size[0], 3))
+    data = encode(image, "PNG", exif=exif(orientation))
+    pixels = decode(data, WHITE, 10**6)
+    assert np.array_equal(pixels, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))))
+    assert all(stride > 0 for stride in pixels.strides)  # torch reads no others
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["AVIF", "HEIC"])
+def test_a_picture_is_turned_as_its_container_says_and_once(drawing, encode, format, orientation) -> None:
+    if format == "HEIC":
+        pillow_heif = pytest.importorskip("pillow_heif")
+        stream = io.BytesIO()
+        pillow_heif.from_pillow(drawing).save(stream, quality=95, exif=exif(orientation).tobytes())
+        data = stream.getvalue()
+    else:
+        data = encode(drawing, "AVIF", exif=exif(orientation), quality=95)
+    tagged = drawing.copy()
+    tagged.getexif()[0x0112] = orientation
+    upright = ImageOps.exif_transpose(tagged)
+    assert probe(data, 10**6) == (format, *upright.size)
+    assert np.abs(decode(data, WHITE, 10**6).astype(int) - np.asarray(upright)).mean() < 12
+
+
+def test_a_picture_taken_with_two_lenses_is_turned_too(drawing, encode) -> None:
+    data = encode(drawing, "MPO", save_all=True, append_images=[drawing], exif=exif(8))
+    assert probe(data, 10**6) == ("JPEG", 32, 48)
+    assert decode(data, WHITE, 10**6).shape == (48, 32, 3)
 
 
 def test_the_exif_chunk_of_a_png_may_stand_behind_the_pixels(drawing, encode) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from foveal.ipc.arena import Arena, Block
 from foveal.ipc.channel import Channel
@@ -26,12 +27,12 @@ PLAN = PixelPlan(64, 96, 16, 2)
 class Child:
     """A started prep process and the parent's ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
         self.images, self.rows = Arena("images", 1 << 20), Arena("rows", 1 << 20)
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(60)
         fds = (theirs.fileno(), self.images.fd, self.rows.fd)
-        command = [sys.executable, "-m", "foveal.vision", *("--socket", str(fds[0]), "--images", str(fds[1]))]
+        command = [sys.executable, "-m", "foveal.vision", *flags, *("--socket", str(fds[0]), "--images", str(fds[1]))]
         self.process = subprocess.Popen([*command, "--rows", str(fds[2])], pass_fds=fds, stderr=subprocess.PIPE)
         theirs.close()
         self.channel: Channel = Channel(self.socket, FromPrep)
@@ -117,12 +118,64 @@ def test_the_process_ends_well_when_its_socket_closes(drawing, encode) -> None:
     assert "WEBP" in log and "Traceback" not in log
 
 
-def test_running_out_of_memory_costs_one_picture(monkeypatch) -> None:
+@pytest.mark.parametrize("part", ["decode", "resize"])
+def test_running_out_of_memory_names_the_limit(drawing, encode, monkeypatch, part) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(program, "decode", fail)
-    images, rows = Arena("images", 4096), Arena("rows", 4096)
-    prep = program.Prep(images, rows)
-    refused = prep.answer(Prepare(5, images.allocate(10).span, rows.allocate(10).span, PLAN, WHITE, 10**6))
-    assert isinstance(refused, Refused) and refused.code == "undecodable"
+    monkeypatch.setattr(program, part, fail)
+    data = encode(drawing, "PNG")
+    images, rows = Arena("images", 1 << 16), Arena("rows", 1 << 16)
+    block = images.allocate(len(data))
+    block.view[:] = np.frombuffer(data, np.uint8)
+    refused = program.Prep(images, rows, 12345).answer(
+        Prepare(5, block.span, rows.allocate(10).span, PLAN, WHITE, 10**6)
+    )
+    assert isinstance(refused, Refused) and refused.code == "too_large"
+    assert "12345 bytes" in refused.message and "--prep-memory-bytes" in refused.message
+
+
+def flat(encode, format: str, **options: object) -> bytes:
+    return encode(Image.new("RGB", (4000, 4000), (90, 20, 10)), format, **options)
+
+
+LARGE = {
+    "jpeg": ("JPEG", {}),
+    "jpeg progressive": ("JPEG", {"progressive": True}),
+    "png": ("PNG", {}),
+    "gif": ("GIF", {}),
+    "webp": ("WEBP", {"method": 0}),
+    "tiff": ("TIFF", {"compression": "tiff_lzw"}),
+    "avif": ("AVIF", {"speed": 10}),
+}
+
+
+@pytest.fixture(scope="module")
+def poor_child() -> Iterator[Child]:
+    child = Child("--memory-bytes", str(24 << 20))
+    assert child.channel.receive() == ChildReady()
+    yield child
+    child.socket.close()
+    child.process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_picture_that_needs_more_memory_than_allowed_is_too_large_and_ends_nothing(
+    poor_child: Child, drawing, encode, kind
+) -> None:
+    format, options = LARGE[kind]
+    rows = poor_child.rows.allocate(PLAN.num_patches * PLAN.row_bytes)
+    large = poor_child.put(flat(encode, format, **options))
+    refused = poor_child.ask(Prepare(1, large.span, rows.span, PLAN, WHITE, 10**8))
+    assert isinstance(refused, Refused) and refused.code == "too_large", refused
+    small = poor_child.put(encode(drawing, format, **options))
+    assert isinstance(poor_child.ask(Prepare(2, small.span, rows.span, PLAN, WHITE, 10**8)), Prepared)
+
+
+def test_a_large_picture_takes_the_memory_of_one_copy_or_two(encode) -> None:
+    gif = encode(Image.new("P", (8000, 8000)), "GIF")
+    child = Child("--memory-bytes", str(400 << 20))
+    assert child.channel.receive() == ChildReady()
+    rows, block = child.rows.allocate(PLAN.num_patches * PLAN.row_bytes), child.put(gif)
+    assert isinstance(child.ask(Prepare(1, block.span, rows.span, PLAN, WHITE, 64_000_000)), Prepared)
+    child.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foveal.errors import FovealError, Undecodable, UnsupportedType
+from foveal.vision import heif
 from foveal.vision.decode import decode, probe
 from foveal.vision.sniff import identify
 
@@ -29,8 +30,6 @@ REFUSED = {
     "JPEG XL (stream)": b"\xff\x0a" + bytes(20),
     "JPEG 2000": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(8),
     "EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n",
-    "HEIC": FTYP + b"heic\0\0\0\0mif1heic",
-    "HEIC (mif1)": FTYP + b"mif1\0\0\0\0heixmif1",
     "QuickTime": FTYP + b"qt  \0\0\0\0qt  qt  ",
     "MP4": FTYP + b"isom\0\0\0\0isommp41",
     "AVI": b"RIFF\x10\0\0\0AVI LIST" + bytes(8),
@@ -48,9 +47,11 @@ def test_what_is_no_supported_picture_is_refused_by_its_name(name: str) -> None:
         assert (refused.value.status, refused.value.retryable) == (415, False)
 
 
-def test_heic_names_the_extra_that_would_read_it() -> None:
-    with pytest.raises(UnsupportedType, match=r"\[heif\]"):
-        identify(memoryview(REFUSED["HEIC"]))
+@pytest.mark.parametrize("brand", [b"heic", b"mif1", b"heix", b"msf1"])
+def test_heic_without_its_extra_is_refused_by_its_name(brand: bytes, monkeypatch) -> None:
+    monkeypatch.setattr(heif, "_HEIF", None)
+    with pytest.raises(UnsupportedType, match=r"HEIC.*\[heif\]"):
+        probe(FTYP + brand + b"\0\0\0\0heixmif1", 10**6)
 
 
 def test_an_avif_that_names_heif_first_is_an_avif() -> None:

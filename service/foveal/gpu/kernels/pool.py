@@ -22,15 +22,19 @@ def _mean_rows(
     is_column = columns < width
     start = tl.load(cu_seqlens + item) // AREA
     stop = tl.load(cu_seqlens + item + 1) // AREA
-    place = tl.arange(0, BLOCK_ROWS)
+    place = out + item.to(tl.int64) * out_stride + columns
+    if start >= stop:  # most items are unused, and so are most programs
+        tl.store(place, tl.zeros([BLOCK], tl.float32), mask=is_column)
+        return
+    within = tl.arange(0, BLOCK_ROWS)
     total = tl.zeros([BLOCK_ROWS, BLOCK], tl.float32)
     for at in tl.range(start, stop, BLOCK_ROWS):
-        row = at + place
+        row = at + within
         is_there = (row < stop)[:, None] & is_column[None, :]
         pointers = rows + row.to(tl.int64)[:, None] * row_stride + columns[None, :]
         total += tl.load(pointers, mask=is_there, other=0.0).to(tl.float32)
-    mean = tl.sum(total, 0) / tl.maximum(stop - start, 1).to(tl.float32)
-    tl.store(out + item.to(tl.int64) * out_stride + columns, mean, mask=is_column)
+    mean = tl.sum(total, 0) / (stop - start).to(tl.float32)
+    tl.store(place, mean, mask=is_column)
 
 
 def mean_rows(rows: torch.Tensor, cu_seqlens: torch.Tensor, merge_area: int, out: torch.Tensor) -> None:
@@ -46,9 +50,9 @@ def mean_rows(rows: torch.Tensor, cu_seqlens: torch.Tensor, merge_area: int, out
         rows.stride(0),
         out.stride(0),
         AREA=merge_area,
-        BLOCK_ROWS=128,
+        BLOCK_ROWS=64,
         BLOCK=block,
-        num_warps=8,
+        num_warps=4,
     )
 
 

@@ -45,11 +45,11 @@ def _attend_windows(
     total = tl.full([BLOCK_M], 0.0, tl.float32)
     columns = tl.arange(0, BLOCK_N)
     key_base = qkv + stride_part + head * HEAD
-    at = tl.min(tl.where(has_keys, start, 2147483647), 0)
     last = tl.max(tl.where(has_keys, stop, 0), 0)
+    at = tl.min(tl.where(has_keys, start, last), 0)
     while at < last:
         edge = tl.load(windows + at * 2 + 1)
-        keys = tl.minimum(at + columns, edge - 1)
+        keys = tl.maximum(tl.minimum(at + columns, edge - 1), 0)
         new_mixed, new_rest, new_peak, new_total = mix_keys(
             query, query_rest, mixed, mixed_rest, peak, total, key_base, keys, at + columns < edge,
             scale, stride_row, stride_part, HEAD, MAIN, REST, PRECISION,
