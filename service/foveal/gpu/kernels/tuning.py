@@ -30,8 +30,8 @@ def tile_for(num_patches: int, head_dim: int, dtype: torch.dtype) -> Tile:
 def window_tile_for(dtype: torch.dtype) -> Tile:
     """One window of Qwen2.5-VL has 64 rows, two tiles.
 
-    Not one tile: from 64 rows on Hopper's asynchronous matrix instructions are used, and in the loop over windows, whose
-    length is known only as it runs, Triton 3.6 does not wait for them (tests/gpu/test_attention.py shows it for heads of
+    Not one tile: from 64 rows on Hopper takes asynchronous matrix instructions, and in the loop over windows, whose
+    length is known only as it runs, Triton 3.6 does not wait for them (tests/gpu/test_attention.py, heads of
     72 and 80). Tiles of float32, which takes no matrix unit, would not fit in registers.
     """
     return Tile(16, 32, 4, 1) if dtype == torch.float32 else Tile(32, 64, 4, 1)
