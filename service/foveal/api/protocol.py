@@ -12,7 +12,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 30.0
+LINGER_SECONDS = 2.0
+"""After a refusal: closed at once, what the caller still sends would reset the connection and lose the answer."""
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_MALFORMED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _END = b"\r\n\r\n"
 
 
@@ -20,6 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Counts bytes outside bodies; `scope["foveal.transport"]` lets a response watch and drop its connection."""
 
     _is_in_head = True
+    _is_refused = False
     _counted = 0
     """Bytes of head, or of trailers."""
     _unparsed = 0
@@ -38,14 +42,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, then drop a connection whose head or trailers have no end."""
+        if self._is_refused:
+            return
         self._unparsed += len(data)
         super().data_received(_without_upgrade(data) if self._is_in_head else data)
         if max(self._counted, self._unparsed) > MAX_HEAD_BYTES and not self.transport.is_closing():
             if self._is_in_head:
-                self.transport.write(_TOO_LONG)
-                self.transport.close()
+                self._refuse(_TOO_LONG)
             else:
                 self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """A head that is no HTTP."""
+        self._refuse(_MALFORMED)
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -82,6 +91,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """The request has ended."""
         self._unparsed = 0
         super().on_message_complete()
+
+    def _refuse(self, answer: bytes) -> None:
+        """Answer, say that nothing follows, and drop what still comes until the caller leaves or time is up."""
+        self._is_refused = True
+        self._stop_timer()
+        self.transport.write(answer)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _count(self, part: bytes) -> None:
         self._counted += len(part)
