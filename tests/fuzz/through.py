@@ -11,6 +11,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from foveal.engine.child import Program
+from foveal.engine.demand import Asker, Demand
 from foveal.engine.memory import Allocator
 from foveal.engine.prep import PrepPool
 from foveal.errors import FovealError
@@ -70,9 +71,10 @@ class Through:
         data = spoiled(self._files, self._seed, number)
         block, target = await images.block(len(data)), await rows.block(PLAN.num_patches * PLAN.row_bytes)
         block.view[:] = np.frombuffer(data, np.uint8)
+        demand = Demand(Asker())
         try:
-            await self._pool.probe(block)
-            await self._pool.prepare(block, target, PLAN, WHITE)
+            await self._pool.probe(block, demand)
+            await self._pool.prepare(block, target, PLAN, WHITE, demand)
         except FovealError as error:
             if error.code not in CALLERS_FAULTS:
                 raise Finding(f"input {number} was answered {error.code}: {error.message}") from None

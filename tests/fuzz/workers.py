@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 
+import torch
 from tqdm import tqdm
 
 from foveal.vision.confine import keep_libraries_quiet
@@ -24,6 +25,7 @@ def start_worker(seed: int) -> None:
     """First call in a worker process."""
     keep_libraries_quiet()
     faulthandler.enable(sys.stderr)
+    torch.set_num_threads(1)
     _inside.append(Inside(seed))
 
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of bodies that routes read themselves."""
+"""What the OpenAPI document says of bodies that routes read themselves, and of what they answer."""
 
 from __future__ import annotations
 
@@ -7,36 +7,125 @@ from typing import Any
 from foveal.api.options import Options
 from foveal.errors import BY_CODE, FovealError
 
-_IMAGE_ITEM: dict[str, Any] = {
-    "oneOf": [
-        {"type": "string", "description": "base64 or data-URI"},
-        {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
-        {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]},
+Schema = dict[str, Any]
+
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
+
+
+def _in_standard_words(schema: Any) -> Any:
+    """Bounds under the names of JSON Schema, where a check of our own hides them from pydantic."""
+    if isinstance(schema, dict):
+        return {_BOUNDS.get(key, key): _in_standard_words(value) for key, value in schema.items()}
+    return [_in_standard_words(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def _as_text(schema: Schema) -> Schema:
+    """An option as query parameter or form field, which cannot be null."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    outside = {key: value for key, value in schema.items() if key != "anyOf"}
+    return outside | kinds[0] if kinds else schema
+
+
+_OPTIONS: Schema = _in_standard_words(Options.model_json_schema()["properties"])
+_TEXT_OPTIONS: Schema = {name: _as_text(schema) for name, schema in _OPTIONS.items()}
+_BINARY: Schema = {"type": "string", "format": "binary"}
+_NUMBER: Schema = {"type": "integer", "minimum": 0}
+
+
+def _object(required: Schema, **more: Any) -> Schema:
+    """An object all of whose properties are there."""
+    return {"type": "object", "properties": required, "required": list(required), **more}
+
+
+def _list(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+_IMAGE_URL: Schema = {"anyOf": [{"type": "string"}, _object({"url": {"type": "string"}})]}
+_IMAGE_ITEM: Schema = {
+    "anyOf": [
+        {"type": "string", "description": "base64, a data-URI, or a URL where the server fetches those"},
+        _object({"url": {"type": "string"}}),
+        _object({"data": {"type": "string"}}),
         {
             "type": "object",
-            "properties": {
-                "type": {"const": "image_url"},
-                "image_url": {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
-            },
-            "required": ["type", "image_url"],
+            "properties": {"type": {"const": "image_url"}, "image_url": _IMAGE_URL},
+            "required": ["image_url"],
         },
     ]
 }
-_OPTIONS: dict[str, Any] = Options.model_json_schema()["properties"]
-_BINARY = {"type": "string", "format": "binary"}
 _ENCODE_JSON = {
     "type": "object",
-    "properties": {"images": {"type": "array", "minItems": 1, "items": _IMAGE_ITEM}, **_OPTIONS},
+    "properties": {"images": _list(_IMAGE_ITEM, minItems=1), **_OPTIONS},
     "required": ["images"],
     "additionalProperties": False,
 }
-_ENCODE_FORM = {"type": "object", "properties": {"image": {"type": "array", "items": _BINARY}, **_OPTIONS}}
+_ENCODE_FORM = {"type": "object", "properties": {"image": _list(_BINARY), **_TEXT_OPTIONS}}
+_ERROR = _object(
+    {
+        "error": _object(
+            {
+                "code": {"enum": sorted(BY_CODE)},
+                "message": {"type": "string"},
+                "type": {"enum": sorted({error.type for error in BY_CODE.values()})},
+                "param": {"type": ["string", "null"]},
+                "retryable": {"type": "boolean"},
+                "request_id": {"type": "string"},
+            }
+        )
+    }
+)
+_ENCODED = _object(
+    {
+        "object": {"const": "list"},
+        "model": {"type": "string"},
+        "data": _list(
+            _object(
+                {
+                    "object": {"const": "embedding"},
+                    "index": _NUMBER,
+                    "embedding": {"type": ["string", "array"], "description": "base64, or numbers"},
+                    "shape": _list(_NUMBER),
+                    "dtype": {"enum": ["bfloat16", "float16", "float32"]},
+                    "grid_thw": _list(_NUMBER, minItems=3, maxItems=3),
+                    "tokens": _NUMBER,
+                    "image_size": _list(_NUMBER, minItems=2, maxItems=2),
+                    "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+                    "cached": {"type": "boolean"},
+                }
+            )
+        ),
+        "usage": _object({"images": _NUMBER, "patches": _NUMBER, "tokens": _NUMBER}),
+    }
+)
+_OPENAI_LIST = _object(
+    {
+        "object": {"const": "list"},
+        "model": {"type": "string"},
+        "data": _list(
+            _object(
+                {
+                    "object": {"const": "embedding"},
+                    "index": _NUMBER,
+                    "embedding": {"type": ["string", "array"], "description": "numbers, or base64"},
+                }
+            )
+        ),
+        "usage": _object({"prompt_tokens": _NUMBER, "total_tokens": _NUMBER}),
+    }
+)
 
-ENCODE: dict[str, Any] = {
+
+def _answered(schema: Schema, *binary: str) -> Schema:
+    content = {"application/json": {"schema": schema}} | {kind: {"schema": _BINARY} for kind in binary}
+    return {"200": {"description": "The embeddings", "content": content}}
+
+
+ENCODE: Schema = {
     "summary": "Encode images",
     "parameters": [
         {"name": name, "in": "query", "required": False, "schema": schema, "description": schema.get("description", "")}
-        for name, schema in _OPTIONS.items()
+        for name, schema in _TEXT_OPTIONS.items()
     ],
     "requestBody": {
         "required": True,
@@ -47,8 +136,9 @@ ENCODE: dict[str, Any] = {
             "application/json": {"schema": _ENCODE_JSON},
         },
     },
+    "responses": _answered(_ENCODED, "application/vnd.foveal.safetensors"),
 }
-EMBEDDINGS: dict[str, Any] = {
+EMBEDDINGS: Schema = {
     "summary": "Embeddings in OpenAI's shape",
     "requestBody": {
         "required": True,
@@ -57,25 +147,31 @@ EMBEDDINGS: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "model": {"type": "string"},
-                        "input": {"oneOf": [_IMAGE_ITEM, {"type": "array", "minItems": 1, "items": _IMAGE_ITEM}]},
-                        "encoding_format": {"enum": ["float", "base64"]},
+                        **_OPTIONS,
+                        "input": {"anyOf": [_IMAGE_ITEM, _list(_IMAGE_ITEM, minItems=1)]},
+                        "dimensions": {
+                            "type": ["integer", "null"],
+                            "description": "the model's own width, or left out",
+                        },
                         "user": {"type": "string"},
                     },
                     "required": ["input"],
+                    "additionalProperties": False,
                 }
             }
         },
     },
+    "responses": _answered(_OPENAI_LIST),
 }
 
 
-def _error_answers() -> dict[int | str, dict[str, Any]]:
+def _error_answers() -> dict[int | str, Schema]:
     codes: dict[int, list[str]] = {}
     for code, error in sorted(BY_CODE.items()):
         codes.setdefault(error.status, []).append(code)
     assert FovealError.status in codes
-    return {status: {"description": ", ".join(names)} for status, names in codes.items()}
+    content = {"application/json": {"schema": _ERROR}}
+    return {status: {"description": ", ".join(names), "content": content} for status, names in codes.items()}
 
 
-ERRORS: dict[int | str, dict[str, Any]] = _error_answers()
+ERRORS: dict[int | str, Schema] = _error_answers()

@@ -5,6 +5,7 @@ Truncated data are refused, never shown with a grey half; of animations and many
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,12 @@ from foveal.errors import TooLarge, Undecodable
 from foveal.vision import gif, png, ppm
 from foveal.vision.codec import library_call, open_image, png_orientation, stored_orientation, webp_canvas
 from foveal.vision.flatten import Color, Pixels, flatten
-from foveal.vision.jpeg import decode_jpeg
+from foveal.vision.jpeg import check_segments, decode_jpeg
 from foveal.vision.sniff import Format, identify
 
 Encoded = bytes | memoryview | Pixels
+_STRUCTURE: dict[Format, Callable[[memoryview], None]] = {"JPEG": check_segments, "GIF": gif.check_start}
+"""Looked at before the reader is opened, whose header loops are in Python."""
 _BYTES_PER_PIXEL: dict[Format, int] = {"WEBP": 12, "AVIF": 10, "HEIC": 8}
 """What these decoders take for their own buffers, at least; measured between 7 and 17."""
 
@@ -107,6 +110,8 @@ def _open(view: memoryview, format: Format, max_pixels: int) -> ImageFile.ImageF
         width, height = webp_canvas(view)
         _check_pixels(width, height, max_pixels)
         _ask_for_memory(width, height, format)
+    if format in _STRUCTURE:
+        _STRUCTURE[format](view)
     image = open_image(view, format)
     _check_pixels(*image.size, max_pixels)
     _ask_for_memory(*image.size, format)

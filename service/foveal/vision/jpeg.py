@@ -22,9 +22,32 @@ Pixels = npt.NDArray[np.uint8]
 
 _DAMAGE = re.compile(r"premature end|bad huffman|bad arithmetic|instead of RST", re.IGNORECASE)
 _DAMAGE_BETWEEN_SCANS = re.compile(r"extraneous bytes before marker 0x(da|c4)")
+_TO_MARKER = re.compile(rb"[^\xff]*+\xff++", re.DOTALL)
+_PIXELS_OR_END, _WITHOUT_LENGTH = (0xD9, 0xDA), (0, 1, *range(0xD0, 0xD9))
+MAX_SEGMENTS, MAX_STRAY_BYTES = 10_000, 64 << 10
+"""Before the pixels; a profile or metadata of megabytes take one segment for 64 KiB."""
 _END, _SCAN = b"\xff\xd9", b"\xff\xda"
 MAX_SCANS = 100
 """Encoders write about ten scans; a small file of thousands would pass over all its blocks as often."""
+
+
+def check_segments(data: memoryview) -> None:
+    """Raise Undecodable when too many segments, or too much between them, come before the pixels.
+
+    The header is read in Python, step by step. What is cut off is left to the decoder.
+    """
+    at, strays = 2, 0
+    for _ in range(MAX_SEGMENTS):
+        marker = _TO_MARKER.match(data, at)
+        if marker is None or marker.end() + 3 > len(data) or data[marker.end()] in _PIXELS_OR_END:
+            return
+        strays += marker.end() - at - 1
+        if strays > MAX_STRAY_BYTES:
+            break
+        at = marker.end() + 1
+        if data[at - 1] not in _WITHOUT_LENGTH:
+            at += int.from_bytes(data[at : at + 2], "big")
+    raise Undecodable("the JPEG image has very many segments, or bytes between them, before its pixels; save it again")
 
 
 def decode_jpeg(data: memoryview, image: ImageFile.ImageFile) -> Pixels | None:

@@ -17,6 +17,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 _ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+MAX_CHUNKS = 100_000
+"""Sixty megabytes in pieces of 600 bytes. Each is a step in Python: a file of empty ones would take a minute."""
 _INFLATE_PIECE_BYTES = 1 << 20
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, step across, step down of each pass."""
@@ -117,7 +119,9 @@ def _may_orient(kind: bytes, chunk: memoryview) -> bool:
 def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     """(type, whole chunk with length and checksum) up to IEND, or to the first chunk that is cut off."""
     at, size = len(SIGNATURE), len(data)
-    while at + 12 <= size:
+    for _ in range(MAX_CHUNKS):
+        if at + 12 > size:
+            return
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")
         if end > size:
             return
@@ -126,3 +130,4 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         if kind == b"IEND":
             return
         at = end
+    raise Undecodable(f"the PNG image has more than {MAX_CHUNKS} chunks; save it again")

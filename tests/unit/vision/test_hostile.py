@@ -102,3 +102,44 @@ def test_a_bug_of_ours_is_not_called_a_damaged_picture(monkeypatch) -> None:
     monkeypatch.setattr(decode_module, "flatten", fail)
     with pytest.raises(TypeError):
         decode(FILES[3], WHITE, 10**6)
+
+
+def _spread(kind: str, data: bytes, piece: bytes, count: int) -> bytes:
+    """The file with a piece of no meaning `count` times before its pixels."""
+    at = {"PNG": 33, "JPEG": 2, "GIF": 13 + 768, "GIF parts": 13 + 768}[kind]
+    between = b"!\xfe" + piece * count + b"\0" if kind == "GIF parts" else piece * count
+    return data[:at] + between + data[at:]
+
+
+EMPTY = {
+    "PNG": (FILES[3], struct.pack(">I4sI", 0, b"tEXt", 0), 100_001),
+    "JPEG": (FILES[0], b"\xff\xfe\0\2", 10_001),
+    "GIF": (FILES[6], b"!\xfe\0", 100_001),
+    "GIF parts": (FILES[6], b"\1a", 100_001),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_very_many_empty_pieces_before_the_pixels_are_refused_and_many_are_read(kind: str) -> None:
+    data, piece, too_many = EMPTY[kind]
+    good = decode(data, WHITE, 10**6)
+    assert np.array_equal(decode(_spread(kind, data, piece, too_many // 20), WHITE, 10**6), good)
+    for call in (lambda d: probe(d, 10**6), lambda d: decode(d, WHITE, 10**6)):
+        with pytest.raises(Undecodable, match="save it again"):
+            call(_spread(kind, data, piece, too_many))
+
+
+@pytest.mark.parametrize(("stray", "count"), [(b"\xff", 70_000), (b"\0", 70_000)], ids=["fill", "zeros"])
+def test_a_jpeg_of_padding_is_refused(stray: bytes, count: int) -> None:
+    data = FILES[0]
+    at = data.index(b"\xff\xdb")
+    assert np.array_equal(decode(data[:at] + stray * 9 + data[at:], WHITE, 10**6), decode(data, WHITE, 10**6))
+    with pytest.raises(Undecodable, match="save it again"):
+        probe(data[:at] + stray * count + data[at:], 10**6)
+
+
+def test_a_gif_of_tiny_parts_behind_its_frame_is_refused_where_its_end_has_to_be_sought() -> None:
+    data = FILES[6]
+    behind = data[:-1] + b"!\xfe" + b"\1a" * 2_000_001 + b"\0;" + b"x" * 99
+    with pytest.raises(Undecodable, match="save it again"):
+        decode(behind, WHITE, 10**6)

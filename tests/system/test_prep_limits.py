@@ -1,0 +1,112 @@
+"""Prep processes of a real server and of a real pool: what they may not do, and whom it costs when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from foveal.engine.child import Program
+from foveal.engine.demand import Asker, Demand
+from foveal.engine.prep import PrepPool
+from foveal.errors import TooLarge, Undecodable
+from foveal.ipc.arena import Arena, Block
+from foveal.metrics import Metrics
+from foveal.settings import Settings, process_environment
+from foveal.types import PixelPlan
+
+from .conftest import Running
+
+WHITE = (255, 255, 255)
+PLAN = PixelPlan(64, 64, 16, 2)
+MAX_PIXELS = 64_000_000
+
+
+def limits(pid: object) -> dict[str, str]:
+    """Hard limits of a process, by name."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()[1:]
+    return {found[1].strip(): found[3] for line in lines if (found := re.match(r"(.{26})(\S+)\s+(\S+)", line))}
+
+
+def test_the_prep_processes_of_a_server_can_open_nothing_and_dump_nothing(server: Running) -> None:
+    for worker in server.info()["prep_workers"]:
+        found = limits(worker["pid"])
+        assert found["Max open files"] == "0" and found["Max core file size"] == "0"
+        assert found["Max file size"] == "0"
+        mapped = int(Path(f"/proc/{worker['pid']}/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+        assert 0 < int(found["Max address space"]) - mapped <= 2 << 30
+
+
+class Pool:
+    """A pool over arenas of its own, as the engine uses it."""
+
+    def __init__(self, size: int, memory_bytes: int) -> None:
+        self.images, self.rows = Arena("images", 64 << 20), Arena("rows", 1 << 20)
+        arenas = {"images": self.images, "rows": self.rows}
+        program = Program("foveal.vision", arenas, process_environment(), "error", "text", memory_bytes)
+        self.prep = PrepPool(size, program, MAX_PIXELS, 60.0, Metrics(CollectorRegistry()))
+
+    def put(self, image: Image.Image, format: str = "PNG") -> Block:
+        stream = io.BytesIO()
+        image.save(stream, format)
+        block = self.images.allocate(stream.tell())
+        block.view[:] = np.frombuffer(stream.getvalue(), np.uint8)
+        return block
+
+    async def prepare(self, block: Block) -> None:
+        demand, rows = Demand(Asker()), self.rows.allocate(PLAN.num_patches * PLAN.row_bytes)
+        await self.prep.probe(block, demand)
+        await self.prep.prepare(block, rows, PLAN, WHITE, demand)
+
+
+@contextlib.asynccontextmanager
+async def running(size: int, memory_bytes: int) -> AsyncIterator[Pool]:
+    pool = Pool(size, memory_bytes)
+    task = asyncio.create_task(pool.prep.run())
+    try:
+        yield pool
+    finally:
+        await pool.prep.stop()
+        await task
+
+
+async def test_pictures_that_need_too_much_memory_cost_their_callers_and_nobody_else() -> None:
+    async with running(2, 32 << 20) as pool:
+        good, large = pool.put(Image.new("RGB", (300, 200))), pool.put(Image.new("RGB", (6000, 6000)))
+        calls = [pool.prepare(large if i % 4 else good) for i in range(16)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers[::4]] == [type(None)] * 4
+        for answer in [a for i, a in enumerate(answers) if i % 4]:
+            assert isinstance(answer, TooLarge) and str(32 << 20) in answer.message
+        assert [worker["restarts"] for worker in pool.prep.shown()] == [0, 0]
+
+
+async def test_a_process_that_dies_all_the_same_costs_the_picture_in_hand_only() -> None:
+    async with running(1, 1 << 30) as pool:
+        good = pool.put(Image.new("RGB", (300, 200)))
+        await pool.prepare(good)
+        os.kill(int(str(pool.prep.shown()[0]["pid"])), signal.SIGSTOP)
+        unlucky, waiting = (asyncio.create_task(pool.prepare(good)) for _ in range(2))
+        await asyncio.sleep(0)  # the first is now in the hands of the process, the second behind it
+        os.kill(int(str(pool.prep.shown()[0]["pid"])), signal.SIGKILL)
+        with pytest.raises(Undecodable, match="decoder crash"):
+            await unlucky
+        await waiting
+        assert pool.prep.shown()[0]["restarts"] == 1
+
+
+def test_a_memory_limit_that_no_large_picture_fits_in_is_refused_at_start() -> None:
+    with pytest.raises(ValidationError, match="could never be decoded; raise the one or lower the other"):
+        Settings(prep_memory_bytes="100MiB")
+    assert Settings(prep_memory_bytes="100MiB", max_image_pixels=10_000_000).prep_memory_bytes == 100 << 20
