@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse
 
 from foveal import __version__
 from foveal.api import describe, encode
@@ -24,14 +27,20 @@ def create_app(server: Server) -> FastAPI:
         app.add_api_route(
             path, work, methods=["POST"], response_model=None, responses=dict(ERRORS), openapi_extra=extra
         )
-    for path, endpoint in {
+    describing = {
         "/live": describe.live,
         "/ready": describe.ready,
         "/health": describe.ready,
         "/info": describe.info,
         "/metrics": describe.metrics,
         "/v1/models": describe.models,
-    }.items():
-        app.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
+    }
+    for path, endpoint in describing.items():
+        kind = PlainTextResponse if path == "/metrics" else JSONResponse
+        refusals: dict[int | str, dict[str, Any]] = {
+            code: ERRORS[code] for code in (() if path == "/live" else (401, 503))
+        }
+        app.add_api_route(path, endpoint, methods=["GET"], response_model=None, response_class=kind, responses=refusals)
+        app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
     app.add_middleware(RequestMiddleware, server=server, router=app.router)
     return app

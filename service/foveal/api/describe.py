@@ -31,6 +31,10 @@ _LIMITS = (
     "max_wait_ms",
     "cache_bytes",
     "request_timeout_seconds",
+    "prep_timeout_seconds",
+    "prep_memory_bytes",
+    "allow_urls",
+    "url_timeout_seconds",
     "drain_seconds",
     "ready_quorum",
 )
