@@ -12,7 +12,7 @@ GPU_OUT ?= .
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load clean
+.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak clean
 
 help:  ## print the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -60,9 +60,19 @@ gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch 
 	rm -rf .whl
 	deploy/gpu-wheels.sh .whl
 
-load: install  ## what a request costs and what bombs take, on real servers on this machine
+load: install  ## a watched load test, every dashboard query and alert asked; then overhead, bombs (report: load-report/)
+	$(BIN)/python -m tests.load.monitored --out load-report
 	$(BIN)/python -m tests.load.overhead
 	$(BIN)/python -m tests.load.bombs
 
+overhead: install  ## what a request costs outside decoding and the model
+	$(BIN)/python -m tests.load.overhead
+
+chaos: install  ## floods, storms, crashes and restarts on real processes, measured (CHAOS="--requests 10000")
+	$(BIN)/python -m tests.chaos $(CHAOS)
+
+soak: install  ## an hour of mixed traffic: nothing may grow (SOAK="--seconds 300")
+	$(BIN)/python -m tests.chaos.soak $(SOAK)
+
 clean:  ## remove what the targets made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output load-report

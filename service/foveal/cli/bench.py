@@ -12,12 +12,14 @@ BENCHES = {
     "engine": "one worker's insides on a GPU, beside transformers and the floor",
     "families": "each family on a GPU, beside transformers",
     "workers": "several worker processes on GPUs against one",
+    "serve": "what a running server holds: open-loop load",
 }
 MODULES = {
     "packing": "foveal.cli.bench_packing",
     "engine": "foveal.bench.engine",
     "families": "foveal.bench.families",
     "workers": "foveal.bench.workers",
+    "serve": "foveal.bench.serve.command",
 }
 
 

@@ -1,0 +1,108 @@
+"""Rules for the Dockerfile, and the files it copies."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import runpy
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.bench.scripted import answer, scripted
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "Dockerfile").read_text()
+LINES = re.sub(r"\\\n(\s*#[^\n]*\n)*", " ", TEXT).splitlines()
+STEPS = [line.split(None, 1) for line in LINES if line.strip() and not line.startswith("#")]
+HEALTH = ROOT / "deploy" / "docker" / "healthcheck.sh"
+
+
+def of(keyword: str) -> list[str]:
+    return [rest for word, rest in STEPS if word == keyword]
+
+
+def test_the_base_is_pinned_and_the_same_everywhere() -> None:
+    (image,) = [rest for rest in of("ARG") if rest.startswith("PYTHON_IMAGE=")]
+    assert re.search(r":\d+\.\d+\.\d+-slim-\w+$", image)
+    stages = {rest.split(" AS ")[1] for rest in of("FROM")}
+    assert all(rest.split(" AS ")[0] in {"${PYTHON_IMAGE}", *stages} for rest in of("FROM"))
+    assert {"cpu", "cuda", "load"} <= stages
+
+
+def test_what_is_installed_with_a_version_is_pinned() -> None:
+    assert any(re.fullmatch(r"TORCH=torch==[\d.]+", rest) for rest in of("ARG"))
+    assert "hatchling==" in TEXT
+
+
+def test_the_process_gets_signals_itself_and_is_not_root() -> None:
+    for keyword in ("ENTRYPOINT", "CMD"):
+        assert of(keyword) and all(rest.startswith("[") for rest in of(keyword))
+    stages = re.split(r"^FROM ", "\n".join(LINES), flags=re.MULTILINE)
+    for stage in stages:
+        if users := re.findall(r"^USER (\S+)", stage, re.MULTILINE):
+            assert users[-1] == "10001:10001"
+    base = next(stage for stage in stages if " AS base" in stage)
+    assert "USER 10001:10001" in base and "HEALTHCHECK" in base and "ENTRYPOINT" in base
+
+
+def test_no_secret_goes_into_a_layer() -> None:
+    assert not re.search(r"(?i)(token|password|secret|api_key)\s*=", TEXT)
+    assert "ADD " not in TEXT and "curl" not in TEXT
+
+
+def test_code_is_copied_after_everything_that_is_large() -> None:
+    for target in ("cpu", "cuda"):
+        stage = TEXT.split(f" AS {target}\n")[1].split("\nFROM ")[0]
+        assert stage.index("/opt/foveal /opt/foveal") < stage.index("/opt/app /opt/app")
+
+
+def test_every_copied_file_exists_and_is_let_into_the_build() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for rest in of("COPY"):
+        if "--from=" in rest:
+            continue
+        for source in [word for word in rest.split()[:-1] if not word.startswith("--")]:
+            assert (ROOT / source).exists(), source
+            names = (source, f"{source}/x")
+            assert any(fnmatch.fnmatch(name, pattern) for name in names for pattern in allowed), source
+
+
+def test_requirements_are_those_of_the_project_without_torch() -> None:
+    found = runpy.run_path(str(ROOT / "deploy" / "docker" / "requirements.py"))["requirements"]
+    text = (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads(text)["project"]
+    wanted = {*project["dependencies"], *project["optional-dependencies"]["service"]}
+    assert {line for line in wanted if line not in found(text, "service")} == {
+        line for line in wanted if line.startswith("torch>")
+    }
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(200, 0), (503, 1)])
+def test_the_health_check_follows_readiness(status: int, exit_code: int) -> None:
+    async def service(path: str, body: bytes) -> bytes:
+        return answer(b"", status if path == "/ready" else 404)
+
+    with scripted(service) as url:
+        port = url.rpartition(":")[2]
+        assert subprocess.run([HEALTH], env={"FOVEAL_PORT": port, "PATH": "/usr/bin:/bin"}).returncode == exit_code
+
+
+def test_the_health_check_says_no_where_nobody_listens() -> None:
+    with scripted(lambda path, body: _nothing()) as url:
+        port = url.rpartition(":")[2]
+    found = subprocess.run([HEALTH], env={"FOVEAL_PORT": port, "PATH": "/usr/bin:/bin"}, capture_output=True)
+    assert found.returncode != 0
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+def test_compose_builds_targets_that_exist() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    targets = {service["build"]["target"] for service in services.values() if "build" in service}
+    assert targets == {"cpu", "cuda", "load"}
