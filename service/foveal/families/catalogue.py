@@ -28,6 +28,8 @@ FAMILIES: dict[str, ReadSpec] = {model_type: read for model_types, read in _READ
 """By `model_type` of config.json."""
 _SMALL_FILES = ["config.json", *PROCESSOR_FILES]
 _WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
+_WRONG_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What a value of the wrong kind ends in where no check of ours names it: the files are a stranger's."""
 _BUILTIN = "builtin:"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -74,11 +76,17 @@ def hub_spec(model: str, dummy_weights: bool, served_name: str | None = None) ->
 def spec_of(name: str, checkpoint: Checkpoint) -> ModelSpec:
     """Let the family that config.json names read the rest."""
     model_type = checkpoint.config.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ConfigurationError(
             f"{checkpoint.folder} is a {model_type!r} checkpoint; known families: {', '.join(sorted(FAMILIES))}"
         )
-    return FAMILIES[model_type](name, checkpoint)
+    try:
+        return FAMILIES[model_type](name, checkpoint)
+    except _WRONG_KIND as error:
+        raise ConfigurationError(
+            f"{checkpoint.folder}: config.json or the image processor's file has a value of a wrong kind "
+            f"({type(error).__name__}: {error})"
+        ) from None
 
 
 def _builtin_root() -> Path:

@@ -30,7 +30,8 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         """The class that the checkpoint says it is."""
-        return str((self.config.get("architectures") or ["unknown"])[0])
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else "unknown"
 
     def refuse_processor(self, complaint: str) -> ConfigurationError:
         """An error about the image processor's settings, for the caller to raise."""
@@ -59,7 +60,7 @@ def _read(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ConfigurationError(f"{path} is missing: --model wants a Hugging Face checkpoint folder") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} is no JSON object")

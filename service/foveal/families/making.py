@@ -50,6 +50,8 @@ def grid_of(rule: ResizeRule, patch_size: int) -> tuple[int, int]:
     """Height and width in patches of a rule with one size; what is left at the edges is cut off."""
     assert rule.fixed_size is not None, "the rule has no fixed size: this is a bug"
     height, width = rule.fixed_size
+    if min(height, width) < patch_size:
+        raise ConfigurationError(f"pictures of {height} x {width} pixels have no patch of {patch_size} x {patch_size}")
     return height // patch_size, width // patch_size
 
 

@@ -20,6 +20,11 @@ INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 CROPS = {"CLIP": True, "Bit": True, "Siglip": False, "ViT": False}
 """Processors of one-size towers, and whether they cut out the middle where a file does not say."""
 _PIXELS_IN_ONE = 255.0
+MAX_WHOLE = 1 << 31
+"""More pixels than any picture has."""
+MAX_EDGE = 1 << 14
+"""Pixels of a side that every picture is resized to."""
+MAX_NUMBER = 1e6
 
 
 def processor_class(checkpoint: Checkpoint, known: tuple[str, ...]) -> str:
@@ -53,7 +58,7 @@ def interpolation(checkpoint: Checkpoint, default: Interpolation | None = None) 
         return default
     if found is None:
         raise checkpoint.refuse_processor("has no 'resample'")
-    if found not in INTERPOLATIONS:
+    if not isinstance(found, int) or found not in INTERPOLATIONS:
         raise checkpoint.refuse_processor(f"has resample {found!r}; served are 2 (bilinear) and 3 (bicubic)")
     return INTERPOLATIONS[found]
 
@@ -74,7 +79,7 @@ def fixed_rule(checkpoint: Checkpoint, stem: str, patch_size: int, prefix_rows: 
     if isinstance(size, int) and stem != "ViT":
         size = {"shortest_edge": size}
     if isinstance(size, dict) and size.keys() == {"shortest_edge"}:
-        edge = _whole(checkpoint, "size.shortest_edge", size["shortest_edge"])
+        edge = _whole(checkpoint, "size.shortest_edge", size["shortest_edge"], MAX_EDGE)
         if crop is None:
             raise checkpoint.refuse_processor(
                 f"resizes the shorter side to {edge} and cuts nothing out, so pictures would differ in size; "
@@ -117,18 +122,19 @@ def _sides(checkpoint: Checkpoint, key: str, value: Any) -> tuple[int, int]:
         raise checkpoint.refuse_processor(f"has no {key!r}")
     if not isinstance(value, dict) or value.keys() != {"height", "width"}:
         raise checkpoint.refuse_processor(f"has {key} {value!r}; served are height and width, or shortest_edge")
-    return _whole(checkpoint, f"{key}.height", value["height"]), _whole(checkpoint, f"{key}.width", value["width"])
+    sides = [_whole(checkpoint, f"{key}.{side}", value[side], MAX_EDGE) for side in ("height", "width")]
+    return sides[0], sides[1]
 
 
 def _without_nulls(value: Any) -> Any:
     return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
-def _whole(checkpoint: Checkpoint, key: str, value: Any) -> int:
+def _whole(checkpoint: Checkpoint, key: str, value: Any, most: int = MAX_WHOLE) -> int:
     if value is None:
         raise checkpoint.refuse_processor(f"has no {key!r}")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise checkpoint.refuse_processor(f"has {key} {value!r}, not a whole number above 0")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+        raise checkpoint.refuse_processor(f"has {key} {value!r}, not a whole number from 1 to {most}")
     return value
 
 
@@ -143,16 +149,22 @@ def _number(checkpoint: Checkpoint, key: str, default: float) -> float:
     found = checkpoint.processor.get(key)
     if found is None:
         return default
-    if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-        raise checkpoint.refuse_processor(f"has {key} {found!r}, not a number above 0")
-    return float(found)
+    return _finite(checkpoint, key, found, above=0.0)
 
 
 def _channels(checkpoint: Checkpoint, key: str) -> Channels:
     values = checkpoint.processor.get(key)
     if not isinstance(values, list) or len(values) != 3:
         raise checkpoint.refuse_processor(f"has no {key!r} of three numbers")
-    return float(values[0]), float(values[1]), float(values[2])
+    above = 0.0 if key == "image_std" else -MAX_NUMBER
+    numbers = [_finite(checkpoint, key, value, above) for value in values]
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _finite(checkpoint: Checkpoint, key: str, value: Any, above: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= MAX_NUMBER:
+        raise checkpoint.refuse_processor(f"has {key} {value!r}, not a number above {above:g}")
+    return float(value)
 
 
 def _divided(values: Channels, scale: float) -> Channels:

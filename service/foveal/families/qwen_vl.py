@@ -38,7 +38,7 @@ def rope_theta(vision: Section) -> float:
     rope = vision.values.get("rope_parameters") or {}
     if rope.get("rope_type", "axial") not in ("axial", "default"):
         raise ConfigurationError(f"{vision.where} has rope_type {rope['rope_type']!r}; served is 'axial'")
-    return float(rope.get("rope_theta", ROPE_THETA))
+    return Section(f"{vision.where}, rope_parameters", rope, {"rope_theta": ROPE_THETA}).number("rope_theta")
 
 
 def qwen_spec(name: str, checkpoint: Checkpoint, family: str, tower: TowerPlan) -> ModelSpec:

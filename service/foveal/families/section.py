@@ -22,6 +22,11 @@ ACTIVATIONS: dict[str, Activation] = {
 _CHANNEL_KEYS = ("num_channels", "in_channels", "in_chans")
 
 
+MAX_NUMBER = 1e12
+MAX_INTEGER = 1 << 24
+"""Above any size of a tower, and far below what would take all memory to look at."""
+
+
 @dataclass(frozen=True)
 class Section:
     """Typed access; every method raises ConfigurationError where a value is missing or is none of its kind."""
@@ -46,15 +51,15 @@ class Section:
         found = self.need(key)
         if isinstance(found, list) and found and all(part == found[0] for part in found):
             found = found[0]
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise ConfigurationError(f"{self.where}: {key} is {found!r}, not a whole number above 0")
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_INTEGER:
+            raise ConfigurationError(f"{self.where}: {key} is {found!r}, not a whole number from 1 to {MAX_INTEGER}")
         return found
 
     def number(self, key: str) -> float:
         """A number above 0."""
         found = self.need(key)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not found > 0:
-            raise ConfigurationError(f"{self.where}: {key} is {found!r}, not a number above 0")
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found <= MAX_NUMBER:
+            raise ConfigurationError(f"{self.where}: {key} is {found!r}, not a number above 0 and up to {MAX_NUMBER:g}")
         return float(found)
 
     def flag(self, key: str) -> bool:
@@ -74,7 +79,7 @@ class Section:
     def activation(self, key: str = "hidden_act") -> Activation:
         """What stands between the matrices of an MLP."""
         found = self.need(key)
-        if found not in ACTIVATIONS:
+        if not isinstance(found, str) or found not in ACTIVATIONS:
             raise ConfigurationError(f"{self.where}: {key} {found!r} is not known; known: {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[found]
 

@@ -12,7 +12,7 @@ from foveal.errors import TooLarge, Undecodable, UrlFailed
 from foveal.fetch.inflate import STEP_BYTES, inflater
 
 SPARE_PIECES = 4096
-LEAST_PIECE_BYTES = 256
+LEAST_PIECE_BYTES = 1024
 """A body may come in `SPARE_PIECES` of any size, and in more if they have this many bytes on average."""
 PIECES_AT_A_TIME = 64
 

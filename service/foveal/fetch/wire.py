@@ -21,7 +21,7 @@ MAX_ADDRESSES = 4
 """Addresses of a host that are tried."""
 CONNECT_SECONDS = 3.0
 """For each of them."""
-MAX_HEAD_BYTES = 64 << 10
+MAX_HEAD_BYTES = 16 << 10
 """Of an answer, with all interim answers before it."""
 
 

@@ -69,11 +69,20 @@ def _full(source: str, prefix: str) -> str:
 
 def _joined(parts: Sequence[torch.Tensor | None], shape: torch.Size) -> torch.Tensor | None:
     """Parts one after the other along the first dimension; None if they do not give the shape."""
-    if any(part is None or part.numel() % max(1, shape[1:].numel()) for part in parts):
+    rows = [_rows(part, shape) for part in parts if part is not None]
+    if len(rows) < len(parts) or any(part is None for part in rows):
         return None
-    flat = [part.reshape(-1, *shape[1:]) for part in parts if part is not None]
-    whole = flat[0] if len(flat) == 1 else torch.cat(flat)
-    return whole if whole.shape == shape else None
+    whole = torch.cat([part for part in rows if part is not None]) if len(rows) > 1 else rows[0]
+    return whole if whole is not None and whole.shape == shape else None
+
+
+def _rows(part: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+    """Some rows of a tensor of this shape; files write leading ones before them, or leave out that of a single row."""
+    while part.dim() > len(shape) and part.shape[0] == 1:
+        part = part[0]
+    if part.shape == shape[1:] and len(shape) > 1:
+        part = part[None]
+    return part if part.dim() == len(shape) and part.shape[1:] == shape[1:] else None
 
 
 def _places(folder: Path) -> dict[str, Path]:

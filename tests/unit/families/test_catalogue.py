@@ -9,7 +9,7 @@ import pytest
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import builtins, is_hub_id, local_spec
 from foveal.types import Output
-from tests.unit.families.folders import change, copied
+from tests.unit.families.folders import CONFIG, PROCESSOR, change, change_vision, copied, read
 
 
 @pytest.fixture
@@ -84,3 +84,40 @@ def test_missing_folders_files_and_built_ins_are_refused(tmp_path: Path) -> None
 )
 def test_only_what_looks_like_a_hub_id_is_looked_up(model: str, is_hub: bool) -> None:
     assert is_hub_id(model) is is_hub
+
+
+WRONG_KINDS: list[tuple[str, str, object]] = [
+    ("tiny-clip", CONFIG, {"model_type": ["clip"]}),
+    ("tiny-clip", CONFIG, {"architectures": 5}),
+    ("tiny-clip", CONFIG, {"vision_config": 3}),
+    ("tiny", CONFIG, {"thinker_config": "x"}),
+    ("tiny-clip", PROCESSOR, {"resample": [3]}),
+    ("tiny-clip", PROCESSOR, {"image_mean": ["a", "b", "c"]}),
+    ("tiny-clip", PROCESSOR, {"image_std": [0, 0, 0]}),
+    ("tiny-clip", PROCESSOR, {"rescale_factor": 1e400}),
+    ("tiny-clip", PROCESSOR, {"size": {"shortest_edge": 10**12}}),
+    ("tiny-dinov2", PROCESSOR, {"crop_size": {"height": 5, "width": 5}}),
+    ("tiny-dinov2", CONFIG, {"mlp_ratio": 1e400}),
+    ("tiny-dinov2", CONFIG, {"num_hidden_layers": 10**30}),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "values"), WRONG_KINDS, ids=lambda value: str(value)[:40])
+def test_values_of_a_wrong_kind_are_refused_in_a_sentence(
+    tmp_path: Path, name: str, file: str, values: dict[str, object]
+) -> None:
+    folder = copied(name, tmp_path)
+    change(folder / file, **values)
+    if values == {"architectures": 5}:  # which only names the class that wrote the file
+        assert read(folder).architecture == "unknown"
+        return
+    with pytest.raises(ConfigurationError):
+        read(folder)
+
+
+@pytest.mark.parametrize("rope", ["x", {"rope_theta": "x"}, {"rope_theta": -1}, {"rope_theta": float("nan")}])
+def test_a_rotation_that_is_none_is_refused(tmp_path: Path, rope: object) -> None:
+    folder = copied("tiny", tmp_path)
+    change_vision(folder, rope_parameters=rope)
+    with pytest.raises(ConfigurationError):
+        read(folder)

@@ -64,3 +64,9 @@ def test_values_that_cannot_be_are_refused_by_name(flags: list[str]) -> None:
 def test_a_host_that_is_none_is_refused_at_start() -> None:
     with pytest.raises(ConfigurationError, match="--url-allow-host"):
         Server(read("--url-allow-host", "http://a.example/"), Metrics(CollectorRegistry()))
+
+
+@pytest.mark.parametrize("flags", [["--url-allow-host", ""], ["--url-allow-host", " , "]])
+def test_a_list_that_names_no_host_is_refused_instead_of_allowing_all(flags: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="names no host"):
+        read("--allow-urls", *flags)

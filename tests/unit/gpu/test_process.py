@@ -18,6 +18,7 @@ from foveal.ipc.channel import Channel
 from foveal.ipc.messages import (
     Configure,
     FromWorker,
+    LadderChanged,
     PackDone,
     PackFailed,
     PackItem,
@@ -97,6 +98,9 @@ def test_the_program_starts_answers_survives_a_bad_pack_and_ends_with_its_socket
         assert all(b.milliseconds > 0 and b.bytes == 0 for b in ready.budgets)
         assert ready.weights_bytes > 100_000 and ready.buffers_bytes > 4096 * (4 * ROW_BYTES + 4 * WIDTH)
 
+        costs = channel.receive()
+        assert isinstance(costs, LadderChanged) and costs.budgets == ready.budgets and costs.ms_per_patch2 >= 0
+
         first, held, values = hold(arenas, 1)
         second, also, _ = hold(arenas, 2)
         channel.send(RunPack(1, (first, second), 16))
@@ -144,8 +148,8 @@ def test_a_pack_that_raises_fails_alone(tiny: Path, arenas: dict[str, Arena]) ->
     packs = [RunPack(1, (outside,), 16), RunPack(2, (good, other), 16), RunPack(3, (), 16), RunPack(4, (good,), 64)]
     code, said = live(arenas, [configure(tiny), *packs])
     assert code == 0
-    assert [type(m) for m in said[3:]] == [PackFailed, PackDone, PackFailed, PackDone]
-    assert [m.id for m in said[3:] if isinstance(m, PackDone | PackFailed)] == [1, 2, 3, 4]
+    assert [type(m) for m in said[4:]] == [PackFailed, PackDone, PackFailed, PackDone]
+    assert [m.id for m in said[4:] if isinstance(m, PackDone | PackFailed)] == [1, 2, 3, 4]
     assert values.std() > 0.1
     del held, also
 

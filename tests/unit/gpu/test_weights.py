@@ -100,6 +100,12 @@ def test_parts_are_joined_and_what_lies_outside_the_prefix_is_found(tmp_path: Pa
     assert found["prefix"].sum(1).tolist() == [0, 3, 3, 3, 3]
 
 
+def test_a_transposed_matrix_is_of_another_shape(tmp_path: Path) -> None:
+    save(tmp_path / "model.safetensors", "visual.", TENSORS | {"a.weight": TENSORS["a.weight"].T})
+    with pytest.raises(ConfigurationError, match=r"a\.weight \[3, 4\], not \[4, 3\]"):
+        read_weights(tmp_path, SHAPES, NAMES)
+
+
 def test_a_name_that_nothing_is_said_of_is_its_own_source() -> None:
     assert sources_of("blocks.12.proj.bias", Names(("",), {})) == ["blocks.12.proj.bias"]
 
