@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from foveal.engine.admission import Gate
 from foveal.engine.assembly import Service
 from foveal.engine.cache import EncoderCache
+from foveal.engine.demand import Demand
 from foveal.engine.engine import Engine, Memory
 from foveal.engine.items import Item, Timings
 from foveal.engine.memory import Allocator
@@ -57,7 +58,7 @@ class FakePrep:
     def shown(self) -> list[dict[str, object]]:
         return []
 
-    async def probe(self, image: Block) -> Probed:
+    async def probe(self, image: Block, demand: Demand) -> Probed:
         self.probes += 1
         data = bytes(image.view)
         if data.startswith(b"FAKE BAD"):
@@ -68,7 +69,9 @@ class FakePrep:
         await asyncio.sleep(0)
         return Probed(1, "FAKE", int(match[1]), int(match[2]), 0.001)
 
-    async def prepare(self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int]) -> Prepared:
+    async def prepare(
+        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+    ) -> Prepared:
         data = bytes(image.view)
         rows.view[:4] = np.frombuffer(len(data).to_bytes(4, "little"), np.uint8)
         rows.view[4 : 4 + len(data)] = np.frombuffer(data, np.uint8)
@@ -92,7 +95,7 @@ class FakePool:
     def waits_for(self) -> str:
         return "nothing"
 
-    async def encode(self, item: Item, priority: int) -> Timings:
+    async def encode(self, item: Item, demand: Demand) -> Timings:
         self.waiting += 1
         try:
             await self.gate.wait()

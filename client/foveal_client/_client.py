@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -22,17 +23,18 @@ ImageT = TypeVar("ImageT", bound=ImageInput)
 
 
 class Client:
-    """Blocking client of one server. Threads may share it; close it, or use it in a `with` block.
+    """Blocking client of one server, or of several equal ones. Threads may share it; close it, or use it in `with`.
 
-    `base_url` is `$FOVEAL_URL` or http://127.0.0.1:8000; `api_key` is `$FOVEAL_API_KEY` or none. `timeout` is the
-    total of a call in seconds, retries included. `transport` replaces the network (httpx.MockTransport, a proxy);
+    `base_url` is `$FOVEAL_URL` or http://127.0.0.1:8000; with a list, calls take turns, and one whose server is down,
+    draining or full goes to another at once. `api_key` is `$FOVEAL_API_KEY` or none. `timeout` is the total of a call
+    in seconds, retries included. `transport` replaces the network (httpx.MockTransport, a proxy);
     `http_client` replaces the whole httpx client and stays the caller's to close; `clock` is for tests.
     Every call raises FovealError: see the tree in `foveal_client._errors`.
     """
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         timeout: float = _defaults.TIMEOUT_SECONDS,
@@ -99,20 +101,21 @@ class Client:
     def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
         while True:
+            url = self._session.servers.pick()
             try:
-                return check_status(self._try_once(call, tries))
+                return check_status(self._try_once(url, call, tries))
             except FovealError as error:
-                wait = tries.wait_after(error)
+                wait = self._session.wait_after(url, error, tries)
             self._session.clock.sleep(wait)
 
-    def _try_once(self, call: Call, tries: Tries) -> Answer:
+    def _try_once(self, url: str, call: Call, tries: Tries) -> Answer:
         """One answer, whatever its status. The deadline is looked at between reads, each of which has its own limit."""
-        request = self._session.build(self._http, call, tries)
-        with mapped_errors(self._session.base_url):
+        request = self._session.build(self._http, url, call, tries)
+        with mapped_errors(url):
             response = self._http.send(request, stream=True)
         body = bytearray()
         try:
-            with mapped_errors(self._session.base_url, answering=True):
+            with mapped_errors(url, answering=True):
                 for chunk in response.iter_bytes():
                     tries.seconds_left()
                     body += chunk
@@ -126,7 +129,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         timeout: float = _defaults.TIMEOUT_SECONDS,
@@ -191,27 +194,28 @@ class AsyncClient:
     async def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
         while True:
+            url = self._session.servers.pick()
             try:
-                return check_status(await self._try_once(call, tries))
+                return check_status(await self._try_once(url, call, tries))
             except FovealError as error:
-                wait = tries.wait_after(error)
+                wait = self._session.wait_after(url, error, tries)
             await self._session.clock.sleep_async(wait)
 
-    async def _try_once(self, call: Call, tries: Tries) -> Answer:
+    async def _try_once(self, url: str, call: Call, tries: Tries) -> Answer:
         """One answer, whatever its status, or DeadlineExceeded at the deadline to the moment."""
-        request = self._session.build(self._http, call, tries)
+        request = self._session.build(self._http, url, call, tries)
         try:
             async with asyncio.timeout(tries.seconds_left()):
-                return await self._exchange(request)
+                return await self._exchange(url, request)
         except TimeoutError as error:
-            raise DeadlineExceeded(f"{self._session.base_url} did not finish within the timeout") from error
+            raise DeadlineExceeded(f"{url} did not finish within the timeout") from error
 
-    async def _exchange(self, request: httpx.Request) -> Answer:
-        with mapped_errors(self._session.base_url):
+    async def _exchange(self, url: str, request: httpx.Request) -> Answer:
+        with mapped_errors(url):
             response = await self._http.send(request, stream=True)
         body = bytearray()
         try:
-            with mapped_errors(self._session.base_url, answering=True):
+            with mapped_errors(url, answering=True):
                 async for chunk in response.aiter_bytes():
                     body += chunk
         finally:

@@ -58,6 +58,13 @@ class Tries:
     max_retries: int
     clock: Clock
     retries_done: int = 0
+    max_hops: int = 0
+    """Times that it may turn to another server at once; these are no retries."""
+
+    def hop(self) -> bool:
+        """True if the next try may go to another server now, which is counted here."""
+        self.max_hops -= 1
+        return self.max_hops >= 0 and self.clock.now() < self.deadline
 
     def seconds_left(self) -> float:
         """What remains until the deadline; raises DeadlineExceeded when nothing does."""

@@ -1,8 +1,9 @@
-"""What a client knows of its server, the same for both clients: address, key, patience. Sends nothing itself."""
+"""What a client knows of its servers, the same for both clients: address, key, patience. Sends nothing itself."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -11,15 +12,16 @@ from foveal_client import _defaults
 from foveal_client._errors import APIStatusError, ConnectionFailed, DeadlineExceeded, FovealError
 from foveal_client._requests import Call, timeout_header
 from foveal_client._retry import Clock, Tries
+from foveal_client._servers import Servers, urls_of
 
 READY = Call("GET", "/ready")
 
 
 @dataclass(frozen=True)
 class Session:
-    """One server and how patient to be with it."""
+    """Equal servers, mostly one, and how patient to be with them."""
 
-    base_url: str
+    servers: Servers
     headers: dict[str, str] = field(repr=False)
     """Sent with every request. May hold the key, so it is never printed."""
     timeout_seconds: float
@@ -28,30 +30,41 @@ class Session:
 
     @classmethod
     def of(
-        cls, base_url: str | None, api_key: str | None, timeout: float, max_retries: int, clock: Clock | None
+        cls,
+        base_url: str | Sequence[str] | None,
+        api_key: str | None,
+        timeout: float,
+        max_retries: int,
+        clock: Clock | None,
     ) -> Session:
         """Fill gaps from the environment, then from the defaults. Raises ValueError for what cannot work."""
         environment_url, environment_key = _defaults.from_environment()
-        url = (base_url or environment_url or _defaults.URL).strip().rstrip("/")
-        if not url.lower().startswith(("http://", "https://")):
-            raise ValueError(f"base_url must begin with http:// or https://, not {url!r}")
+        given = environment_url or _defaults.URL if base_url is None or base_url == "" else base_url
+        clock = clock or Clock()
+        servers = Servers(urls_of(given), clock.now)
         # A key read from a file tends to end in a line break, which no header may hold.
         key = (api_key or environment_key or "").strip()
         headers = {"User-Agent": "foveal-client"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        return cls(url, headers, _positive(timeout), _not_negative(max_retries), clock or Clock())
+        return cls(servers, headers, _positive(timeout), _not_negative(max_retries), clock)
 
     def tries(self, timeout: float | None = None, max_retries: int | None = None) -> Tries:
         """The patience of one call that begins now. Raises ValueError for lengths that are none."""
         seconds = self.timeout_seconds if timeout is None else _positive(timeout)
         retries = self.max_retries if max_retries is None else _not_negative(max_retries)
-        return Tries(self.clock.now() + seconds, retries, self.clock)
+        return Tries(self.clock.now() + seconds, retries, self.clock, max_hops=len(self.servers.urls) - 1)
 
-    def build(self, http: httpx.Client | httpx.AsyncClient, call: Call, tries: Tries) -> httpx.Request:
+    def wait_after(self, url: str, error: FovealError, tries: Tries) -> float:
+        """Seconds before the next try: none where another server can be asked; raises `error` when there is none."""
+        if self.servers.failed(url, error) and tries.hop():
+            return 0.0
+        return tries.wait_after(error)
+
+    def build(self, http: httpx.Client | httpx.AsyncClient, url: str, call: Call, tries: Tries) -> httpx.Request:
         """One try of a call. Raises DeadlineExceeded when there is no time for it."""
         left = tries.seconds_left()
         return http.build_request(
             call.method,
-            self.base_url + call.path,
+            url + call.path,
             params=call.params or None,
             headers={**self.headers, **call.headers, **timeout_header(left)},
             content=call.content,

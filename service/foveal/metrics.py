@@ -61,6 +61,9 @@ class Metrics:
         self.queue_tokens = Gauge("foveal_queue_tokens", "Tokens waiting to be packed", registry=r)
         self.inflight_items = Gauge("foveal_inflight_items", "Images admitted and not yet encoded", registry=r)
         self.inflight_bytes = Gauge("foveal_inflight_bytes", "Bytes held by open requests", registry=r)
+        self.arena_bytes = Gauge("foveal_arena_bytes", "Shared memory in use", ["arena"], registry=r)
+        self.arena_size_bytes = Gauge("foveal_arena_size_bytes", "Its bound", ["arena"], registry=r)
+        self.prep_queue_items = Gauge("foveal_prep_queue_items", "Pictures waiting for a prep process", registry=r)
         self.admission_rejections = Counter(
             "foveal_admission_rejections", "Refused at the door", ["reason"], registry=r
         )

@@ -44,6 +44,14 @@ def _split_each(value: object) -> object:
     return _split(value)
 
 
+def _hosts(value: object) -> object:
+    """The same for hosts; an unset shell variable must not open what was meant to be closed."""
+    found = _split_each(value)
+    if not found and value != ():  # the default
+        raise ValueError("names no host; leave it out to fetch from every public host")
+    return found
+
+
 def _split(value: object) -> object:
     """'a,b' from a variable or a flag → ['a', 'b']."""
     if isinstance(value, str):
@@ -91,16 +99,21 @@ class Settings(BaseSettings):
     request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
     prep_memory_bytes: Size = Field(2 << 30, description="memory that one prep process takes for one image, at most")
     prep_timeout_seconds: float = Field(20.0, gt=0, description="time to read, decode and resize one image")
+    worker_start_seconds: float = Field(
+        600.0, gt=0, description="a worker that starts and says nothing for so long is ended and started again"
+    )
     worker_timeout_seconds: float = Field(
-        300.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
+        60.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
     )
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
     api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="accepted bearer keys; repeatable"
     )
     api_key_file: Path | None = Field(None, description="file with one accepted key a line")
+    key_requests_per_minute: int = Field(0, ge=0, description="requests of one key, else 429; 0: no limit")
+    key_tokens_per_minute: int = Field(0, ge=0, description="tokens encoded for one key, else 429; 0: no limit")
     allow_urls: bool = Field(False, description="fetch images that requests name by http(s) URL")
-    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_each)] = Field(
+    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)] = Field(
         (),
         description="fetch from these hosts only: HOST, HOST:PORT (may be internal), *.DOMAIN, or * for all public "
         "ones; repeatable; empty: all public hosts",
@@ -130,6 +143,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"prep_memory_bytes {self.prep_memory_bytes} is below 3 bytes for each of max_image_pixels "
                 f"{self.max_image_pixels}: the largest image could never be decoded; raise the one or lower the other"
+            )
+        if (self.key_requests_per_minute or self.key_tokens_per_minute) and not (self.api_key or self.api_key_file):
+            raise ValueError(
+                "key_requests_per_minute and key_tokens_per_minute are quotas of keys, and there are none: set api_key "
+                "or api_key_file, or leave the quotas out"
             )
         if self.max_inflight_bytes < self.max_body_bytes:
             raise ValueError(

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from foveal.settings import process_environment
+
 READY_SECONDS = 120
 STOP_SECONDS = 30
 POLL_SECONDS = 0.05
@@ -54,6 +56,19 @@ class Running:
         text = httpx.get(self.url + "/metrics", trust_env=False).text
         return sum(float(v) for v in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
+    def gauge(self, name: str, label: str) -> float:
+        """One child of a metric with labels, such as `arena="rows"`."""
+        text = httpx.get(self.url + "/metrics", trust_env=False).text
+        found = re.search(rf"^{name}\{{{label}\}} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def is_empty(self) -> bool:
+        """Nothing queued, nothing in flight, and of the arenas only what the cache holds."""
+        names = ("queue_items", "queue_tokens", "inflight_items", "inflight_bytes", "prep_queue_items")
+        held = self.gauge("foveal_arena_bytes", 'arena="embeddings"') - self.metric("foveal_cache_bytes")
+        left = [self.metric(f"foveal_{name}") for name in names]
+        return not any((*left, held, *(self.gauge("foveal_arena_bytes", f'arena="{a}"') for a in ("images", "rows"))))
+
     def children(self) -> set[int]:
         """Process ids of all direct children."""
         return children_of(self.process.pid)
@@ -66,21 +81,13 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
-def start(*flags: str) -> Running:
-    command = [
-        sys.executable,
-        "-m",
-        "foveal",
-        "serve",
-        "--port",
-        "0",
-        "--device",
-        "cpu",
-        "--log-format",
-        "text",
-        *flags,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+REAL = ("foveal", "serve")
+
+
+def start(*flags: str, program: tuple[str, ...] = REAL, variables: dict[str, str] | None = None) -> Running:
+    command = [sys.executable, "-m", *program, "--port", "0", "--device", "cpu", "--log-format", "text", *flags]
+    environment = {**process_environment(), **(variables or {})}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     assert process.stdout is not None
     running = Running("", process)
     for line in process.stdout:
@@ -93,8 +100,10 @@ def start(*flags: str) -> Running:
 
 
 @contextlib.contextmanager
-def serving(*flags: str, ready: bool = True) -> Iterator[Running]:
-    running = start(*flags)
+def serving(
+    *flags: str, ready: bool = True, program: tuple[str, ...] = REAL, variables: dict[str, str] | None = None
+) -> Iterator[Running]:
+    running = start(*flags, program=program, variables=variables)
     try:
         if ready:
             running.wait_ready()

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from foveal.api.quotas import Quotas
 from foveal.engine.assembly import Service
 from foveal.errors import Draining
 from foveal.fetch.fetcher import Fetcher, make_fetcher
@@ -38,11 +39,13 @@ class Server:
     waits_for: str = "starting"
     is_draining: bool = False
     fetcher: Fetcher | None = field(init=False)
+    quotas: Quotas = field(init=False)
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
     _has_given_up: bool = False
 
     def __post_init__(self) -> None:
         self.fetcher = make_fetcher(self.settings)
+        self.quotas = Quotas(self.settings.key_requests_per_minute, self.settings.key_tokens_per_minute)
 
     @property
     def url_rules(self) -> Rules | None:

@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -51,12 +52,14 @@ Handler = Callable[[Request, Server, Service, Visit], Awaitable[Answer]]
 async def _serve(request: Request, handle: Handler) -> Response:
     """Key, deadline, admission, disconnect: the same for both routes."""
     server = server_of(request)
-    require_key(request, server.keys)
+    caller = require_key(request, server.keys)
+    server.quotas.enter(caller)
     deadline = _deadline(request, server)
     if server.service is None:
         raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=2.0)
     with contextlib.ExitStack() as stack:
-        visit = stack.enter_context(server.service.engine.gate.visit())
+        charge = partial(server.quotas.charge, caller)
+        visit = stack.enter_context(server.service.engine.gate.visit(caller, deadline, charge))
         with server.open_request():
             work = handle(request, server, server.service, visit)
             media_type, buffers, encoded = await _within(deadline, request, work)
@@ -205,10 +208,12 @@ class EmbeddingsResponse(Response):
         """Send the head, the buffers, the end. Past the deadline the connection is closed where it stands."""
         began = time.monotonic()
         transport = scope.get("foveal.transport")
-        if transport is not None:
-            # each send then waits until the kernel has taken the one before: the last of them ends the visit
-            transport.set_write_buffer_limits(high=0)
         try:
+            if transport is not None:
+                if transport.is_closing():  # its caller left between the last look and here
+                    raise ClientDisconnect
+                # each send then waits until the kernel has taken the one before: the last of them ends the visit
+                transport.set_write_buffer_limits(high=0)
             async with asyncio.timeout_at(self._deadline):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 for buffer in self._buffers:

@@ -20,7 +20,7 @@ from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
 from foveal.api.protocol import BoundedProtocol
-from foveal.engine.assembly import Service, assemble, check
+from foveal.engine.assembly import WORKER, Service, assemble, check
 from foveal.engine.devices import worker_places
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
@@ -38,8 +38,11 @@ LAG_PROBE_SECONDS = 0.25
 OK, WRONG_SETTINGS = 0, 2
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal; the process's exit code. Raises ConfigurationError before anything has started."""
+def serve(settings: Settings, worker: str = WORKER) -> int:
+    """Serve until a signal; the process's exit code. Raises ConfigurationError before anything has started.
+
+    `worker` is the module that workers run.
+    """
     environment = process_environment()
     spec = _spec_now(settings)
     worker_places(settings, environment)
@@ -49,7 +52,7 @@ def serve(settings: Settings) -> int:
     host, port = sock.getsockname()[:2]
     print(f"foveal {__version__} listens on http://{host}:{port}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Run(server, spec, environment).until_stopped(sock))
+        return runner.run(_Run(server, spec, environment, worker).until_stopped(sock))
 
 
 def _spec_now(settings: Settings) -> ModelSpec | None:
@@ -96,8 +99,8 @@ class DrainingServer(uvicorn.Server):
 class _Run:
     """The life of one server."""
 
-    def __init__(self, server: Server, spec: ModelSpec | None, environment: dict[str, str]) -> None:
-        self._server, self._spec, self._environment = server, spec, environment
+    def __init__(self, server: Server, spec: ModelSpec | None, environment: dict[str, str], worker: str) -> None:
+        self._server, self._spec, self._environment, self._worker = server, spec, environment, worker
         self._drain, self._give_up = asyncio.Event(), asyncio.Event()
         self._exit_code = OK
 
@@ -128,13 +131,16 @@ class _Run:
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         web = DrainingServer(config, self)
-        background = [asyncio.create_task(job) for job in (self._work(web), self._watch_lag())]
+        work, lag = asyncio.create_task(self._work(web)), asyncio.create_task(self._watch_lag())
         try:
             await web.serve(sockets=[sock])
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            lag.cancel()
+            if self._server.service is None:
+                work.cancel()  # it may be fetching a model for minutes
+            self._drain.set()
+            self._give_up.set()
+            await asyncio.gather(work, lag, return_exceptions=True)
         return self._exit_code
 
     async def _work(self, web: DrainingServer) -> None:
@@ -161,9 +167,10 @@ class _Run:
                 self._exit_code = 1
                 log.critical("supervision ended", exc_info=children.exception())
         finally:
-            await service.stop()
+            # the web server ends while the children do: neither waits for the other
             self._server.give_up()
             web.stop()
+            await service.stop()
             for task in (children, failed, drained):
                 task.cancel()
 
@@ -175,7 +182,7 @@ class _Run:
             dummy = settings.load_format == "dummy"
             self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, settings.served_model_name)
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
-        service = assemble(self._server.settings, self._spec, self._server.metrics, self._environment)
+        service = assemble(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
 

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from foveal.bench.mixture import plans as mixture
 from foveal.bench.shape import QWEN3_VL_8B
 from foveal.engine.assembly import Service, assemble
+from foveal.engine.demand import Demand
 from foveal.engine.items import Item
 from foveal.engine.ladder import MAX_BUDGET_TOKENS
 from foveal.families.catalogue import local_spec
@@ -86,7 +87,7 @@ async def _caller(service: Service, plans: Sequence[PixelPlan], end: float) -> t
         rows = await memory.rows.block(plan.num_patches * plan.row_bytes)
         rows.view[: 1 << 10] = np.uint8(images % 251)
         embedding = await memory.embeddings.block(service.engine.spec.embedding_bytes(output, plan.num_tokens))
-        await service.pool.encode(Item(plan.grid, plan.num_tokens, rows, embedding, output), 0)
+        await service.pool.encode(Item(plan.grid, plan.num_tokens, rows, embedding, output), Demand())
         del rows, embedding  # held while waiting for the next ones, they could fill the arenas for ever
         images, tokens = images + 1, tokens + plan.num_tokens
     return images, tokens

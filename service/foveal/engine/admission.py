@@ -1,8 +1,9 @@
 """`Gate`: decides at the door, by tokens and bytes, before work is done.
 
 A request is a `Visit`. Its body counts as it arrives, its images count once their headers tell tokens and bytes.
-A request that already has images in flight waits for its own to finish rather than being refused half done; one
-that would be the straw that breaks the limit is told 503 at once, with a Retry-After from measured speed.
+A request that already has images in flight waits for its own to finish rather than being refused half done;
+one that would be the straw that breaks the limit is told 503 at once, with a Retry-After from measured speed. The
+last eighth of a limit is for callers who hold less than an eighth of it: a crowd of one caller shuts nobody out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +24,8 @@ from foveal.metrics import Metrics
 
 MAX_RETRY_AFTER_SECONDS = 60.0
 SPEED_MEMORY_SECONDS = 10.0
+KEPT_SHARE = 1 / 8
+"""Of each limit, kept for callers who hold less than that much."""
 
 
 class Speed:
@@ -53,15 +57,18 @@ class Gate:
         self.speed = Speed()
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
+        self._callers: dict[str, _Held] = {}
         self._held: Counter[Span] = Counter()
         self._changed = asyncio.Event()
 
-    def visit(self) -> Visit:
-        """Let a request in; raises Draining."""
+    def visit(
+        self, caller: str = "", deadline: float | None = None, charge: Callable[[int], None] = lambda tokens: None
+    ) -> Visit:
+        """Let a request in; raises Draining. `charge` is told of tokens as they are admitted."""
         if self.is_draining:
             self._metrics.admission_rejections.labels("draining").inc()
             raise Draining("this server is shutting down; send the request to another instance or try again")
-        return Visit(self)
+        return Visit(self, caller, deadline, charge)
 
     async def until_empty(self) -> None:
         """Wait until no request is open."""
@@ -74,13 +81,21 @@ class Gate:
         self._changed.clear()
         await self._changed.wait()
 
-    def fits(self, tokens: int, num_bytes: int) -> bool:
-        """True if this much more may be in flight."""
-        return self._tokens + tokens <= self.max_tokens and self._bytes + num_bytes <= self.max_bytes
+    def fits(self, tokens: int, num_bytes: int, caller: str = "") -> bool:
+        """True if this caller may have this much more in flight."""
+        return self._fits_tokens(tokens, caller) and self._fits_bytes(num_bytes, caller)
 
-    def overloaded(self, tokens: int) -> Overloaded:
+    def _fits_tokens(self, tokens: int, caller: str) -> bool:
+        held = self._callers.get(caller, _Held()).tokens
+        return not tokens or self._tokens + tokens <= _limit(self.max_tokens, held)
+
+    def _fits_bytes(self, num_bytes: int, caller: str) -> bool:
+        held = self._callers.get(caller, _Held()).num_bytes
+        return not num_bytes or self._bytes + num_bytes <= _limit(self.max_bytes, held)
+
+    def overloaded(self, tokens: int, caller: str = "") -> Overloaded:
         """The refusal, counted, with the time after which trying again makes sense."""
-        reason = "tokens" if self._tokens + tokens > self.max_tokens else "bytes"
+        reason = "bytes" if self._fits_tokens(tokens, caller) else "tokens"
         self._metrics.admission_rejections.labels(reason).inc()
         setting = "--max-queue-tokens" if reason == "tokens" else "--max-inflight-bytes"
         wait = min(max(self.speed.seconds_for(self._tokens), 1.0), MAX_RETRY_AFTER_SECONDS)
@@ -102,6 +117,16 @@ class Gate:
             del self._held[span]
             self.add(num_bytes=-span.length)
 
+    def add_for(self, caller: str, tokens: int = 0, num_bytes: int = 0, items: int = 0, visits: int = 0) -> None:
+        """Take on more of this caller's, or less where numbers are negative."""
+        held = self._callers.setdefault(caller, _Held())
+        held.tokens += tokens
+        held.num_bytes += num_bytes
+        held.visits += visits
+        if not (held.tokens or held.num_bytes or held.visits):
+            del self._callers[caller]  # so that there are never more than have something open
+        self.add(tokens, num_bytes, items, visits)
+
     def add(self, tokens: int = 0, num_bytes: int = 0, items: int = 0, visits: int = 0) -> None:
         """Take on more, or less where numbers are negative."""
         self._tokens += tokens
@@ -113,18 +138,34 @@ class Gate:
         self._changed.set()
 
 
+@dataclass
+class _Held:
+    """What one caller's open requests hold."""
+
+    tokens: int = 0
+    num_bytes: int = 0
+    visits: int = 0
+
+
+def _limit(most: int, held: int) -> int:
+    """How far a caller may fill a limit of which it holds so much."""
+    kept = int(most * KEPT_SHARE)
+    return most if held < kept else most - kept
+
+
 class Visit:
     """One open request; a context manager that gives everything back at its end."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, caller: str, deadline: float | None, charge: Callable[[int], None]) -> None:
         self._gate = gate
+        self.caller, self.deadline, self._charge = caller, deadline, charge
         self._held_bytes = 0
         self._answers: list[Span] = []
         self._answer_bytes = 0
         self._running = 0
 
     def __enter__(self) -> Self:
-        self._gate.add(visits=1)
+        self._gate.add_for(self.caller, visits=1)
         return self
 
     def __exit__(
@@ -132,14 +173,19 @@ class Visit:
     ) -> None:
         for span in self._answers:
             self._gate.let_go(span)
-        self._gate.add(num_bytes=-self._held_bytes, visits=-1)
+        self._gate.add_for(self.caller, num_bytes=-self._held_bytes, visits=-1)
         self._held_bytes, self._answers = 0, []
 
     def hold_body(self, num_bytes: int) -> None:
         """Count body bytes as they arrive; raises Overloaded."""
-        if not self._gate.fits(0, num_bytes):
-            raise self._gate.overloaded(0)
+        if not self._gate.fits(0, num_bytes, self.caller):
+            raise self._gate.overloaded(0, self.caller)
         self._hold(num_bytes)
+
+    def refuse_if_full(self) -> None:
+        """Before anything is done for an image: raises Overloaded where not even the smallest would be let in."""
+        if not self._running and not self._gate.fits(1, 1, self.caller):
+            raise self._gate.overloaded(1, self.caller)
 
     def hold_answer(self, block: Block) -> None:
         """Count an embedding until the answer is sent: once, however many answers hold it."""
@@ -155,11 +201,12 @@ class Visit:
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "
                 "send fewer or smaller images"
             )
-        while not self._gate.fits(tokens, total):
+        while not self._gate.fits(tokens, total, self.caller):
             if not self._running:
-                raise self._gate.overloaded(tokens)
+                raise self._gate.overloaded(tokens, self.caller)
             await self._gate.until_changed()
         self._running += 1
+        self._charge(tokens)
         return Place(self._gate, self, tokens, total)
 
     def left(self) -> None:
@@ -168,7 +215,7 @@ class Visit:
 
     def _hold(self, num_bytes: int) -> None:
         self._held_bytes += num_bytes
-        self._gate.add(num_bytes=num_bytes)
+        self._gate.add_for(self.caller, num_bytes=num_bytes)
 
 
 class Place:
@@ -178,14 +225,14 @@ class Place:
         self._gate, self._visit = gate, visit
         self._tokens, self._bytes = tokens, num_bytes
         self._is_left = False
-        gate.add(tokens, num_bytes, items=1)
+        gate.add_for(visit.caller, tokens, num_bytes, items=1)
 
     def leave(self) -> None:
         """Give the tokens and bytes back."""
         if not self._is_left:
             self._is_left = True
             self._visit.left()
-            self._gate.add(-self._tokens, -self._bytes, items=-1)
+            self._gate.add_for(self._visit.caller, -self._tokens, -self._bytes, items=-1)
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from foveal.engine.admission import Gate
 from foveal.engine.batcher import Batcher
@@ -16,6 +17,7 @@ from foveal.engine.ladder import inferred_budgets
 from foveal.engine.memory import Allocator
 from foveal.engine.pool import Pool
 from foveal.engine.prep import PrepPool
+from foveal.engine.worker import Patience
 from foveal.errors import ConfigurationError
 from foveal.families.spec import ModelSpec
 from foveal.ipc.arena import Arena
@@ -25,6 +27,8 @@ from foveal.settings import Settings
 from foveal.types import Output
 
 MAX_PREP_WORKERS = 16
+WORKER = "foveal.gpu"
+"""The program of a worker; tests put one here that speaks the same protocol."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,23 @@ def _check_fixed(settings: Settings, spec: ModelSpec) -> None:
         )
 
 
-def assemble(settings: Settings, spec: ModelSpec, metrics: Metrics, environment: dict[str, str]) -> Service:
-    """All parts, not yet running. Must be called on the loop; raises ConfigurationError."""
+def assemble(
+    settings: Settings, spec: ModelSpec, metrics: Metrics, environment: dict[str, str], worker: str = WORKER
+) -> Service:
+    """All parts, not yet running; `worker` is the module that workers run.
+
+    Must be called on the loop; raises ConfigurationError.
+    """
     check(settings, spec)
     images, rows, embeddings = _arenas(settings)
+    for arena in (images, rows, embeddings):
+        metrics.arena_bytes.labels(arena.name).set_function(partial(getattr, arena, "used"))
+        metrics.arena_size_bytes.labels(arena.name).set(arena.size)
     cache = EncoderCache(settings.cache_bytes, metrics)
     memory = Memory(Allocator(images), Allocator(rows), Allocator(embeddings, cache.evict))
     gate = Gate(settings.max_queue_tokens, settings.max_inflight_bytes, metrics)
     prep = _prep_pool(settings, {"images": images, "rows": rows}, metrics, environment)
-    pool = _worker_pool(settings, spec, {"rows": rows, "embeddings": embeddings}, metrics, environment)
+    pool = _worker_pool(settings, spec, {"rows": rows, "embeddings": embeddings}, metrics, environment, worker)
     engine = Engine(spec, max_image_tokens(settings, spec), gate, cache, memory, prep, pool, metrics)
     return Service(engine, pool, prep)
 
@@ -105,12 +117,24 @@ def _arenas(settings: Settings) -> list[Arena]:
 
 def _prep_pool(settings: Settings, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]) -> PrepPool:
     size = settings.prep_workers or min(len(os.sched_getaffinity(0)), MAX_PREP_WORKERS)
-    program = Program("foveal.vision", arenas, environment, settings.log_level, settings.log_format)
+    program = Program(
+        "foveal.vision",
+        arenas,
+        environment,
+        settings.log_level,
+        settings.log_format,
+        memory_bytes=settings.prep_memory_bytes,
+    )
     return PrepPool(size, program, settings.max_image_pixels, settings.prep_timeout_seconds, metrics)
 
 
 def _worker_pool(
-    settings: Settings, spec: ModelSpec, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]
+    settings: Settings,
+    spec: ModelSpec,
+    arenas: dict[str, Arena],
+    metrics: Metrics,
+    environment: dict[str, str],
+    worker: str,
 ) -> Pool:
     placement = worker_places(settings, environment)
     if settings.ready_quorum > len(placement.places):
@@ -131,7 +155,7 @@ def _worker_pool(
         item_tokens=spec.fixed_tokens or 1,
     )
     programs = [
-        (place, Program("foveal.gpu", arenas, place.environment, settings.log_level, settings.log_format))
+        (place, Program(worker, arenas, place.environment, settings.log_level, settings.log_format))
         for place in placement.places
     ]
     batcher = Batcher(settings.max_wait_ms / 1000, metrics)
@@ -140,7 +164,7 @@ def _worker_pool(
         configure,
         spec.tower.merge_size**2,
         settings.ready_quorum,
-        settings.worker_timeout_seconds,
+        Patience(settings.worker_start_seconds, settings.worker_timeout_seconds),
         batcher,
         metrics,
     )

@@ -11,10 +11,12 @@ import logging
 import time
 from collections.abc import Sequence
 
+from foveal.engine.demand import Demand
+from foveal.engine.fairness import fair_order
 from foveal.engine.items import Entry, Item, Timings
-from foveal.engine.packing import least_finish, next_pack, predicted_milliseconds
+from foveal.engine.packing import Pack, least_finish, next_pack, predicted_milliseconds
 from foveal.engine.worker import SentPack, Worker
-from foveal.errors import Draining, FovealError, Unavailable
+from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
 
@@ -37,12 +39,9 @@ class Batcher:
         """The workers that packs go to."""
         self._workers = workers
 
-    async def encode(self, item: Item, priority: int, deadline: float | None = None) -> Timings:
-        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`.
-
-        A deadline, of time.monotonic(), makes it more urgent as it comes near; leaving is for the caller to do.
-        """
-        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), priority, deadline)
+    async def encode(self, item: Item, demand: Demand) -> Timings:
+        """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
+        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), demand)
         self._queue.append(entry)
         self._entries.add(entry)
         try:
@@ -64,23 +63,46 @@ class Batcher:
         self._queue = []
 
     def pump(self) -> None:
-        """Give every worker that can take one its next pack. Decides without awaiting."""
+        """Give every worker that can take one its next pack. Decides without awaiting.
+
+        Nothing waits between here and the copy to the device, so this is where who is gone or late is left out.
+        """
         self._drop_unwanted()
+        self._drop_late(time.monotonic())
         if not any(worker.is_hopeful for worker in self._workers):
             self._give_up()
         while self._queue and (worker := self._next_worker()) is not None:
             now = time.monotonic()
             if self._collects(worker, now):
                 break
-            pack = next_pack(self._queue, worker.ladder, now)
-            if pack is None:
-                break
-            entries = tuple(self._queue[i] for i in pack.members)
-            taken = set(pack.members)
-            self._queue = [entry for i, entry in enumerate(self._queue) if i not in taken]
+            pack = self._chosen(worker, now)
+            entries = self._taken(pack, now)
             cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
             worker.send(SentPack(entries, pack.num_tokens, pack.budget, pack.reason, now, cost))
         self._show()
+
+    def _chosen(self, worker: Worker, now: float) -> Pack:
+        """The next pack. Should choosing fail, the oldest entry goes alone: one bug must not stop everyone."""
+        try:
+            pack = next_pack(self._queue, worker.ladder, now, fair_order(self._queue, now))
+            assert pack is not None, "nothing was chosen of what waits: this is a bug"
+            return pack
+        except Exception:
+            log.critical("no pack could be chosen: this is a bug", exc_info=True)
+            tokens = self._queue[0].num_tokens
+            budget = worker.ladder.smallest_for(tokens, 1)
+            return Pack((0,), tokens, budget, "" if budget else "oversize")
+
+    def _taken(self, pack: Pack, now: float) -> tuple[Entry, ...]:
+        """Take a pack's entries from the queue; whoever was served has the next turn after all others."""
+        entries = tuple(self._queue[i] for i in pack.members)
+        taken = set(pack.members)
+        self._queue = [entry for i, entry in enumerate(self._queue) if i not in taken]
+        served = {entry.caller for entry in entries}
+        for entry in self._queue:
+            if entry.caller in served:
+                entry.turn = now
+        return entries
 
     def settle(self, worker: Worker, pack: SentPack, result: PackDone | PackFailed | None) -> None:
         """Resolve the futures of a pack: done, failed, or lost with its worker (None)."""
@@ -177,6 +199,13 @@ class Batcher:
 
     def _drop_unwanted(self) -> None:
         self._queue = [entry for entry in self._queue if entry.is_wanted]
+
+    def _drop_late(self, now: float) -> None:
+        """Leave out what nobody would be answered with in time, also where the loop is too busy to have told them."""
+        for entry in self._queue:
+            if entry.demand.is_late(now):
+                entry.done.set_exception(DeadlineExceeded("the deadline passed while this image waited for a worker"))
+        self._drop_unwanted()
 
     def _show(self) -> None:
         self._metrics.queue_items.set(len(self._queue))

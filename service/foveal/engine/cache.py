@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded
 from foveal.metrics import Metrics
 
@@ -78,22 +79,24 @@ class Flights(Generic[Result]):
     def __contains__(self, key: Key) -> bool:
         return key in self._flights
 
-    async def join(self, key: Key, start: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of `key`'s flight, started if there is none.
+    async def join(self, key: Key, asker: Asker, start: Callable[[Demand], Awaitable[Result]]) -> Result:
+        """The result of `key`'s flight, started if there is none; it is told of who joins and leaves.
 
         A caller who leaves or whose deadline passes does not stop the others; the last one to leave stops the
         flight. An error reaches every caller.
         """
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.ensure_future(start()))
+            demand = Demand(asker)
+            flight = self._flights[key] = _Flight(asyncio.ensure_future(start(demand)), demand)
             flight.task.add_done_callback(partial(self._land, key, flight))
-        flight.waiters += 1
+        else:
+            flight.demand.join(asker)
         try:
             return await asyncio.shield(flight.task)
         finally:
-            flight.waiters -= 1
-            if not flight.waiters and not flight.task.done():
+            flight.demand.leave(asker)
+            if flight.demand.is_empty and not flight.task.done():
                 self._forget(key, flight)  # who comes now starts a new one
                 flight.task.cancel()
             del flight  # or an error's traceback, this frame and its task would keep each other, and shared memory
@@ -109,6 +112,6 @@ class Flights(Generic[Result]):
 
 
 class _Flight(Generic[Result]):
-    def __init__(self, task: asyncio.Future[Result]) -> None:
+    def __init__(self, task: asyncio.Future[Result], demand: Demand) -> None:
         self.task = task
-        self.waiters = 0
+        self.demand = demand

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 import time
@@ -27,7 +28,13 @@ STABLE_SECONDS = 30.0
 """A child that lived this long starts again without delay."""
 WATCH_SECONDS = 0.5
 GRACE_SECONDS = 2.0
-"""Time to end by itself after its socket closed."""
+"""Time to end by itself after it closed its socket."""
+STOP_SECONDS = 0.5
+"""The same after we closed it: nobody waits any more for what it may still compute."""
+DUMP_SIGNAL = signal.SIGUSR1
+"""On it a child writes what its threads do to the log; one that has not come so far ends of it."""
+DUMP_SECONDS = 1.0
+"""Time for that."""
 
 
 class Listener(Protocol[Received_contra]):
@@ -90,8 +97,16 @@ class Child(Generic[Sent, Received]):
     def kill(self) -> None:
         """End the process at once, without asking it; it is started again."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            _kill(self._process)
+
+    def end_hanging(self) -> None:
+        """Have it write down where it hangs, then kill it."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(DUMP_SIGNAL)
+        asyncio.get_running_loop().call_later(DUMP_SECONDS, _kill, process)
 
     async def run(self) -> None:
         """Start, listen, start again. Returns after `stop`."""
@@ -119,7 +134,7 @@ class Child(Generic[Sent, Received]):
             self._channel.close()
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), GRACE_SECONDS)
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
             except TimeoutError:
                 self.kill()
                 await self._process.wait()
@@ -151,6 +166,11 @@ class Child(Generic[Sent, Received]):
         except TimeoutError:
             self.kill()  # it closed its socket, so it can do no more work
             return await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 async def run_all(children: Sequence[Child[Any, Any]], end_late: Callable[[], None]) -> None:

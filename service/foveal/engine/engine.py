@@ -13,6 +13,7 @@ import numpy as np
 
 from foveal.engine.admission import Gate, Visit
 from foveal.engine.cache import EncoderCache, Flights, Key
+from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded, Item, Timings, Wishes
 from foveal.engine.memory import Allocator
 from foveal.errors import FovealError, TooLarge, Unavailable
@@ -31,18 +32,20 @@ HASH_OFF_LOOP_BYTES = 1 << 20
 class Prep(Protocol):
     """Where pictures become patch rows; tests put a fake here."""
 
-    async def probe(self, image: Block) -> Probed:
+    async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size; raises the refusal."""
 
-    async def prepare(self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int]) -> Prepared:
+    async def prepare(
+        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+    ) -> Prepared:
         """Write the patch rows; raises the refusal."""
 
 
 class Encoder(Protocol):
     """Where patch rows become embeddings; tests put a fake here."""
 
-    async def encode(self, item: Item, priority: int) -> Timings:
-        """Write the embedding; raises Unavailable or `internal`."""
+    async def encode(self, item: Item, demand: Demand) -> Timings:
+        """Write the embedding; raises Unavailable, DeadlineExceeded or `internal`."""
 
     @property
     def is_hopeful(self) -> bool:
@@ -118,29 +121,35 @@ class Engine:
             return hit.as_hit(), "cache_hit"
         joins = key in self._flights
         began = time.monotonic()
-        encoded = await self._flights.join(key, lambda: self._encode(key, digest, image, wishes, visit))
+        asker = Asker(visit.caller, wishes.priority, visit.deadline)
+        encoded = await self._flights.join(
+            key, asker, lambda all_: self._encode(key, digest, image, wishes, visit, all_)
+        )
         visit.hold_answer(encoded.embedding)
         if joins:
             return encoded.as_joined(time.monotonic() - began), "coalesced"
         return encoded, "encoded"
 
-    async def _encode(self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit) -> Encoded:
+    async def _encode(
+        self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit, demand: Demand
+    ) -> Encoded:
         """One flight: probe, admission, prep, queue, worker, cache."""
         if not self._encoder.is_hopeful:
             raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
+        visit.refuse_if_full()
         block = await self.memory.images.block(len(image))
         block.view[:] = np.frombuffer(image, np.uint8)
-        probed = await self._prep.probe(block)
+        probed = await self._prep.probe(block, demand)
         plan = self._plan(probed, wishes)
         rows_bytes = plan.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
         with await visit.admit(plan.num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
-            prepared = await self._prep.prepare(block, rows, plan, wishes.background)
+            prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)
             del block
             embedding = await self.memory.embeddings.block(embedding_bytes)
             item = Item(plan.grid, plan.num_tokens, rows, embedding, wishes.output)
-            timings = await self._encoder.encode(item, wishes.priority)
+            timings = await self._encoder.encode(item, demand)
         self.gate.speed.count(plan.num_tokens)
         encoded = Encoded(
             embedding=embedding,
@@ -163,6 +172,8 @@ class Engine:
             most = rule.pixels_for_tokens(self.max_image_tokens)
             least = wishes.min_pixels or rule.min_pixels
             plan = rule.plan(probed.width, probed.height, least and min(least, most), most)
+            if plan.num_tokens > self.max_image_tokens:  # a long strip, enlarged to whole tokens, gets too large again
+                plan = rule.plan(probed.width, probed.height, least and 1, most)
         if plan.num_tokens > self.max_image_tokens:
             raise TooLarge(
                 f"the image is {plan.num_tokens} tokens at {plan.width} x {plan.height}, the limit is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
+from foveal.engine.demand import Demand
 from foveal.ipc.arena import Block
 from foveal.types import GridTHW, Output
 
@@ -60,8 +61,9 @@ class Entry:
     item: Item
     done: asyncio.Future[Timings]
     arrival: float
-    priority: int = 0
-    deadline: float | None = None
+    demand: Demand = field(default_factory=Demand)
+    turn: float = 0.0
+    """When its caller was last served."""
     lost_with: int = 0
     """Workers that died with it; it runs again once."""
     max_company: int = 1 << 30
@@ -76,6 +78,21 @@ class Entry:
     def num_patches(self) -> int:
         """Input rows."""
         return self.item.num_patches
+
+    @property
+    def caller(self) -> str:
+        """Whose share it counts to."""
+        return self.demand.caller
+
+    @property
+    def priority(self) -> int:
+        """Larger first."""
+        return self.demand.priority
+
+    @property
+    def deadline(self) -> float | None:
+        """The first deadline of those who wait for it."""
+        return self.demand.deadline
 
     @property
     def is_wanted(self) -> bool:

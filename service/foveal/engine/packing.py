@@ -72,12 +72,16 @@ class Pack:
     reason: str = ""
 
 
-def next_pack(entries: Sequence[Packable], ladder: Ladder, now: float) -> Pack | None:
-    """The pack that a free worker starts now; None when nothing waits. Never exceeds a capacity."""
+def next_pack(
+    entries: Sequence[Packable], ladder: Ladder, now: float, order: Sequence[int] | None = None
+) -> Pack | None:
+    """The pack that a free worker starts now; None when nothing waits. Never exceeds a capacity.
+
+    `order`: places of the entries, most urgent first, where that is not by urgency alone (`fairness`).
+    """
     if not entries:
         return None
-    urgency = [_urgency(entry, now) for entry in entries]
-    order = sorted(range(len(entries)), key=urgency.__getitem__, reverse=True)[:MAX_CONSIDERED]
+    order = (order or urgent_order(entries, now))[:MAX_CONSIDERED]
     first = order[0]
     if ladder.smallest_for(entries[first].num_tokens, 1) is None:
         reason = "oversize" if ladder.budgets else "no_budgets"
@@ -105,13 +109,19 @@ def least_finish(outstanding: Sequence[float], costs: Sequence[float], turn: int
     return tied[turn % len(tied)]
 
 
-def _urgency(entry: Packable, now: float) -> float:
+def urgent_order(entries: Sequence[Packable], now: float) -> list[int]:
+    """Places of the entries, most urgent first."""
+    urgencies = [urgency(entry, entry.arrival, now) for entry in entries]
+    return sorted(range(len(entries)), key=urgencies.__getitem__, reverse=True)
+
+
+def urgency(entry: Packable, since: float, now: float) -> float:
     """Priority, raised by age so that nobody starves, and by a deadline that is near."""
-    urgency = entry.priority + (now - entry.arrival) / AGEING_SECONDS
+    steps = entry.priority + (now - since) / AGEING_SECONDS
     if entry.deadline is not None:
         left = min(max(entry.deadline - now, 0.0), DEADLINE_SECONDS)
-        urgency += DEADLINE_STEPS * (1 - left / DEADLINE_SECONDS)
-    return urgency
+        steps += DEADLINE_STEPS * (1 - left / DEADLINE_SECONDS)
+    return steps
 
 
 class _Candidate(NamedTuple):

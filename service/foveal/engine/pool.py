@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from foveal.engine.batcher import Batcher
 from foveal.engine.child import Program, run_all
+from foveal.engine.demand import Demand
 from foveal.engine.items import Item, Timings
-from foveal.engine.worker import Worker
+from foveal.engine.worker import Patience, Worker
 from foveal.ipc.messages import Configure
 from foveal.metrics import Metrics
 
@@ -32,11 +33,11 @@ class Pool:
         configure: Configure,
         merge_area: int,
         quorum: int,
-        timeout: float,
+        patience: Patience,
         batcher: Batcher,
         metrics: Metrics,
     ) -> None:
-        self.quorum, self._timeout = quorum, timeout
+        self.quorum, self._patience = quorum, patience
         self.failed_to_start = asyncio.Event()
         self._batcher = batcher
         self.workers = [
@@ -65,9 +66,9 @@ class Pool:
         stages = "; ".join(f"{w.name}: {w.failure or w.stage}" for w in self.workers if w.ready is None)
         return f"{self.num_ready} of {len(self.workers)} workers ready, {self.quorum} needed ({stages})"
 
-    async def encode(self, item: Item, priority: int) -> Timings:
-        """Queue an item and wait until its embedding is written; raises Unavailable, or `internal`."""
-        return await self._batcher.encode(item, priority)
+    async def encode(self, item: Item, demand: Demand) -> Timings:
+        """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
+        return await self._batcher.encode(item, demand)
 
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
@@ -75,7 +76,7 @@ class Pool:
 
     def _end_late(self) -> None:
         for worker in self.workers:
-            worker.end_if_late(self._timeout)
+            worker.end_if_late(self._patience)
 
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import cast
 
 from foveal.engine.child import Child, Program, run_all
+from foveal.engine.demand import Demand
+from foveal.engine.fairness import TurnQueue
 from foveal.errors import Draining, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
@@ -20,6 +21,10 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 """A process that is not ready by then hangs."""
+
+PROBES_IN_A_ROW = 8
+"""A header takes a fraction of a picture's time and tells whether to refuse, so headers go first; but where they come
+faster than they are read, pictures that were admitted must not wait behind all of them."""
 
 
 @dataclass(eq=False)
@@ -36,10 +41,11 @@ class PrepPool:
 
     def __init__(self, size: int, program: Program, max_pixels: int, timeout: float, metrics: Metrics) -> None:
         self._max_pixels, self._timeout = max_pixels, timeout
-        self._probes: deque[_Task] = deque()
-        self._prepares: deque[_Task] = deque()
+        self._probes: TurnQueue[_Task] = TurnQueue()
+        self._prepares: TurnQueue[_Task] = TurnQueue()
         self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
-        self._last_id = 0
+        self._last_id = self._probed = 0
+        metrics.prep_queue_items.set_function(lambda: len(self._probes) + len(self._prepares))
 
     @property
     def num_ready(self) -> int:
@@ -63,37 +69,44 @@ class PrepPool:
 
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""
-        waiting = [*self._probes, *self._prepares, *(w.task for w in self._workers if w.task is not None)]
+        waiting = [*self._probes.all(), *self._prepares.all(), *(w.task for w in self._workers if w.task is not None)]
         for task in waiting:
             if not task.done.done():
                 task.done.set_exception(Draining("the server stopped before this image was read; try again"))
         await asyncio.gather(*(worker.child.stop() for worker in self._workers))
 
-    async def probe(self, image: Block) -> Probed:
+    async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size from the header; raises the refusal."""
         message = Probe(self._next_id(), image.span, self._max_pixels)
-        return cast(Probed, await self._do(_Task(message, (image,), _future()), self._probes))
+        return cast(Probed, await self._do(_Task(message, (image,), _future()), self._probes, demand))
 
-    async def prepare(self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int]) -> Prepared:
+    async def prepare(
+        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+    ) -> Prepared:
         """Write the patch rows of the picture into `rows`; raises the refusal."""
         message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
-        return cast(Prepared, await self._do(_Task(message, (image, rows), _future()), self._prepares))
+        return cast(Prepared, await self._do(_Task(message, (image, rows), _future()), self._prepares, demand))
 
     def next_task(self) -> _Task | None:
-        """The first task whose caller is still there."""
-        for queue in (self._probes, self._prepares):
-            while queue:
-                task = queue.popleft()
+        """The first task whose caller is still there: headers before pictures, but not for ever."""
+        queues = (self._probes, self._prepares)
+        for queue in queues if self._probed < PROBES_IN_A_ROW else reversed(queues):
+            while (task := queue.take()) is not None:
                 if not task.done.done():
+                    self._probed = self._probed + 1 if queue is self._probes else 0
                     return task
         return None
 
-    async def _do(self, task: _Task, queue: deque[_Task]) -> Probed | Prepared:
-        queue.append(task)
+    async def _do(self, task: _Task, queue: TurnQueue[_Task], demand: Demand) -> Probed | Prepared:
+        caller = demand.caller
+        queue.put(caller, task)
         idle = next((worker for worker in self._workers if worker.is_idle), None)
         if idle is not None:
             idle.take_next()
-        return await task.done
+        try:
+            return await task.done
+        finally:
+            queue.discard(caller, task)  # its caller may have left: then nothing that it holds waits here
 
     def _next_id(self) -> int:
         self._last_id += 1

@@ -34,6 +34,16 @@ LATE_FACTOR = 20
 """A pack is late after the timeout and so many times its predicted time."""
 
 
+@dataclass(frozen=True)
+class Patience:
+    """Seconds after which a worker is taken to hang."""
+
+    start: float
+    """Without a word while it starts."""
+    pack: float
+    """With a pack, beyond its predicted time."""
+
+
 @dataclass
 class SentPack:
     """A pack that a worker has in hand."""
@@ -72,6 +82,8 @@ class Worker:
         self._settle, self._changed = settle, changed
         self._packs: dict[int, SentPack] = {}
         self._last_id = 0
+        self._heard = 0.0
+        self._is_ending = False
         metrics.worker_up.labels(name).set(0)
         metrics.graph_memory_bytes.labels(name).set(0)
         metrics.gpu_memory_bytes.labels(name, "weights").set(0)
@@ -80,7 +92,7 @@ class Worker:
     @property
     def can_take(self) -> bool:
         """True if it is ready and has fewer packs in hand than it may have."""
-        return self.ready is not None and len(self._packs) < self._depth
+        return self.ready is not None and not self._is_ending and len(self._packs) < self._depth
 
     @property
     def is_hopeful(self) -> bool:
@@ -118,10 +130,12 @@ class Worker:
     def started(self) -> None:
         """Say what to load."""
         self.stage = "importing torch"
+        self._heard, self._is_ending = time.monotonic(), False
         self.child.send(self._configure)
 
     def received(self, message: FromWorker) -> None:
         """Progress, readiness, finished packs."""
+        self._heard = time.monotonic()
         match message:
             case Progress():
                 self.stage = message.stage
@@ -136,7 +150,8 @@ class Worker:
             case PackDone() | PackFailed():
                 if message.device_bytes:
                     self._metrics.gpu_memory_bytes.labels(self.name, "used").set(message.device_bytes)
-                self._settle(self, self._packs.pop(message.id), message)
+                self._settle(self, self._packs[message.id], message)
+                del self._packs[message.id]  # only now: should settling fail, `lost` settles what is left
         self._changed()
 
     def lost(self, exit_code: int) -> None:
@@ -150,12 +165,26 @@ class Worker:
             self._settle(self, pack, None)
         self._changed()
 
-    def end_if_late(self, timeout: float) -> None:
-        """Kill the process when a pack takes far longer than predicted; its items run elsewhere."""
-        oldest = min(self._packs.values(), key=lambda pack: pack.sent, default=None)
-        if oldest is not None and time.monotonic() - oldest.sent > timeout + LATE_FACTOR * oldest.milliseconds / 1000:
-            log.error("worker hangs", extra={"worker": self.name, "seconds": round(time.monotonic() - oldest.sent, 1)})
-            self.child.kill()
+    def end_if_late(self, patience: Patience) -> None:
+        """End the process when it says nothing in its start, or a pack takes far longer than predicted.
+
+        What it does then goes to the log; its items run elsewhere.
+        """
+        if self._is_ending or self.child.pid is None:
+            return
+        now, oldest = time.monotonic(), min(self._packs.values(), key=lambda pack: pack.sent, default=None)
+        if self.ready is None:
+            spent, allowed = now - self._heard, patience.start
+        elif oldest is not None:
+            # it answers in order: a pack behind others has its time from the last answer on
+            spent = now - max(oldest.sent, self._heard)
+            allowed = patience.pack + LATE_FACTOR * oldest.milliseconds / 1000
+        else:
+            return
+        if spent > allowed:
+            log.error("worker hangs", extra={"worker": self.name, "seconds": round(spent, 1), "stage": self.stage})
+            self._is_ending = True
+            self.child.end_hanging()
 
     def _ladder_changed(self, message: LadderChanged) -> None:
         attention = Attention(message.ms_per_patch2, message.typical_patches, self._merge_area)

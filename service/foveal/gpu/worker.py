@@ -6,9 +6,11 @@ captured, so that the worker serves from the first moment and becomes faster whi
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import queue
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -18,20 +20,35 @@ import torch
 
 from foveal.errors import ConfigurationError
 from foveal.gpu.ladder import GraphLadder
-from foveal.gpu.runner import PackRunner, Pending, device_bytes, synchronize
+from foveal.gpu.runner import PackRunner, Pending, Runner, device_bytes, synchronize
 from foveal.gpu.start import start
+from foveal.gpu.warm_up import TYPICAL_TOKENS, attention_cost
 from foveal.ipc.arena import MappedArena
 from foveal.ipc.channel import Channel
-from foveal.ipc.messages import Configure, PackDone, PackFailed, Progress, RunPack, StartFailed, ToWorker
+from foveal.ipc.messages import (
+    Configure,
+    LadderChanged,
+    PackDone,
+    PackFailed,
+    Progress,
+    RunPack,
+    StartFailed,
+    ToWorker,
+    WorkerReady,
+)
 
 log = logging.getLogger(__name__)
 
 MEMORY_SECONDS = 1.0
+DUMP_SIGNAL = signal.SIGUSR1
+"""From the parent's watchdog, before it ends this process."""
 OK, BROKEN_DEVICE, WRONG_SETTINGS = 0, 1, 2
+_STDERR = 2
 
 
 def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
     """Answer until the socket ends; returns the exit code."""
+    faulthandler.register(DUMP_SIGNAL, file=_STDERR)  # in C: it tells where a process hangs that runs no Python
     configure = channel.receive()
     if configure is None:
         return OK
@@ -42,7 +59,10 @@ def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
         hint = "" if isinstance(error, ConfigurationError) else "; use fewer or smaller --token-budgets"
         channel.send(StartFailed(f"{error}{hint}"))
         return WRONG_SETTINGS
+    costs = _costs(runner, ready)
     channel.send(ready)
+    if costs is not None:
+        channel.send(costs)
     gc.freeze()  # the model lives as long as the process: the collector need not walk over it between packs
     finisher = Finisher(channel, runner)
     finisher.start()
@@ -51,6 +71,15 @@ def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
     finally:
         finisher.stop()
     return BROKEN_DEVICE if finisher.is_device_broken else OK
+
+
+def _costs(runner: PackRunner, ready: WorkerReady) -> LadderChanged | None:
+    """On the CPU: what large images cost beyond their share of tokens, so that they are not taken to hang."""
+    if not isinstance(runner, Runner):
+        return None  # on a GPU the graphs' ladder tells
+    per_patch2 = attention_cost(runner.executable, ready.budgets, runner.device)
+    typical = TYPICAL_TOKENS * runner.executable.buffers.geometry.merge_area
+    return LadderChanged(ready.budgets, per_patch2, typical, is_final=True, graph_bytes=0)
 
 
 def _take_packs(channel: Channel[ToWorker], runner: PackRunner, ladder: GraphLadder | None, finisher: Finisher) -> None:

@@ -55,6 +55,33 @@ async def test_bodies_count_as_they_arrive_and_come_back(gate: Gate) -> None:
     assert gate.fits(100, 1000)
 
 
+async def test_the_last_eighth_is_kept_for_callers_who_hold_little(gate: Gate) -> None:
+    with gate.visit("bulk") as bulk, gate.visit("bulk") as more, gate.visit("single") as single:
+        with await bulk.admit(80, 10, 10):
+            with pytest.raises(Overloaded):
+                await more.admit(15, 10, 10)
+            with await single.admit(15, 10, 10):
+                pass
+        with await bulk.admit(100, 10, 10):  # alone, the largest image is let in
+            pass
+    assert not gate._callers
+
+
+async def test_a_full_gate_refuses_before_any_work_but_not_a_request_that_waits_for_its_own(gate: Gate) -> None:
+    with gate.visit("a") as first, gate.visit("b") as second:
+        with await first.admit(100, 10, 10):
+            first.refuse_if_full()
+            with pytest.raises(Overloaded):
+                second.refuse_if_full()
+        second.refuse_if_full()
+
+
+async def test_admitted_tokens_are_charged(gate: Gate) -> None:
+    charged: list[int] = []
+    with gate.visit("key-1", charge=charged.append) as visit, await visit.admit(80, 10, 10):
+        assert charged == [80]
+
+
 async def test_leaving_twice_counts_once(gate: Gate) -> None:
     with gate.visit() as visit:
         place = await visit.admit(10, 10, 10)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from foveal.engine.batcher import Batcher
+from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Item
 from foveal.engine.ladder import Ladder
 from foveal.engine.worker import SentPack
-from foveal.errors import Draining, FovealError, Unavailable
+from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable
 from foveal.ipc.arena import Arena
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
@@ -58,8 +60,12 @@ class Stage:
         self.batcher = Batcher(max_wait, self.metrics)
         self.batcher.serve(workers)  # type: ignore[arg-type]
 
-    async def submit(self, *tokens: int, priority: int = 0) -> list[asyncio.Task[Any]]:
-        tasks = [asyncio.create_task(self.batcher.encode(item(t), priority)) for t in tokens]
+    async def submit(
+        self, *tokens: int, priority: int = 0, caller: str = "", deadline: float | None = None
+    ) -> list[asyncio.Task[Any]]:
+        tasks = [
+            asyncio.create_task(self.batcher.encode(item(t), Demand(Asker(caller, priority, deadline)))) for t in tokens
+        ]
         await asyncio.sleep(0)
         return tasks
 
@@ -190,16 +196,39 @@ async def test_a_stopped_batcher_tells_everyone_who_waits(worker: FakeWorker) ->
     stage.settle(worker, done())  # what comes too late is nobody's
 
 
-async def test_an_entry_that_cannot_be_packed_does_not_stay(
-    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+async def test_a_bug_in_choosing_a_pack_stops_nobody(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = Stage(worker)
     monkeypatch.setattr("foveal.engine.batcher.next_pack", lambda *_: 1 / 0)
-    (task,) = await stage.submit(10)
-    with pytest.raises(ZeroDivisionError):
-        await task
-    monkeypatch.undo()
-    (task,) = await stage.submit(20)
-    assert [entry.num_tokens for entry in worker.packs[0].entries] == [20]
+    tasks = await stage.submit(10, 20, 500)
+    for tokens in (10, 20, 500):
+        assert [entry.num_tokens for entry in worker.packs[0].entries] == [tokens]
+        assert (worker.packs[0].budget is None) == (tokens == 500)
+        stage.settle(worker, done())
+    await asyncio.gather(*tasks)
+    assert "this is a bug" in caplog.text
+
+
+async def test_who_was_served_comes_after_those_who_were_not(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    crowd = await stage.submit(*[100] * 10, caller="bulk")
+    single = await stage.submit(100, caller="interactive")
+    served = []
+    while worker.packs:
+        served.append(worker.packs[0].entries[0].caller)
+        stage.settle(worker, done())
+    assert served[:3] == ["bulk", "bulk", "interactive"], "one pack ran, one may go before"
+    await asyncio.gather(*crowd, *single)
+
+
+async def test_entries_whose_deadline_has_passed_are_told_and_not_packed(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    running = await stage.submit(10)
+    late, stays = (await stage.submit(20, deadline=time.monotonic() - 1)) + await stage.submit(30)
     stage.settle(worker, done())
-    await task
+    assert [entry.num_tokens for entry in worker.packs[0].entries] == [30]
+    with pytest.raises(DeadlineExceeded):
+        await late
+    stage.settle(worker, done())
+    await asyncio.gather(*running, stays)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from foveal.engine.cache import EncoderCache, Flights
+from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded
 from foveal.engine.memory import Allocator
 from foveal.errors import Undecodable
@@ -57,12 +58,12 @@ async def test_a_caller_who_leaves_does_not_stop_the_others() -> None:
     flights: Flights[int] = Flights()
     gate, starts = asyncio.Event(), []
 
-    async def work() -> int:
+    async def work(demand: Demand) -> int:
         starts.append(1)
         await gate.wait()
         return 7
 
-    first, second = (asyncio.create_task(flights.join(("k",), work)) for _ in range(2))
+    first, second = (asyncio.create_task(flights.join(("k",), Asker(), work)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
@@ -75,33 +76,33 @@ async def test_the_last_caller_to_leave_stops_the_flight_and_the_next_starts_ane
     flights: Flights[int] = Flights()
     stopped = asyncio.Event()
 
-    async def endless() -> int:
+    async def endless(demand: Demand) -> int:
         try:
             await asyncio.Event().wait()
         finally:
             stopped.set()
         return 0
 
-    async def quick() -> int:
+    async def quick(demand: Demand) -> int:
         return 1
 
-    caller = asyncio.create_task(flights.join(("k",), endless))
+    caller = asyncio.create_task(flights.join(("k",), Asker(), endless))
     await asyncio.sleep(0)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert await flights.join(("k",), quick) == 1
+    assert await flights.join(("k",), Asker(), quick) == 1
     assert stopped.is_set()
 
 
 async def test_an_error_reaches_every_caller_and_is_not_kept() -> None:
     flights: Flights[int] = Flights()
 
-    async def fails() -> int:
+    async def fails(demand: Demand) -> int:
         await asyncio.sleep(0)
         raise Undecodable("damaged")
 
-    results = await asyncio.gather(*(flights.join(("k",), fails) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(*(flights.join(("k",), Asker(), fails) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(result, Undecodable) for result in results)
     assert ("k",) not in flights
 
