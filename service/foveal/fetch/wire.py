@@ -23,6 +23,7 @@ CONNECT_SECONDS = 3.0
 """For each of them."""
 MAX_HEAD_BYTES = 16 << 10
 """Of an answer, with all interim answers before it."""
+HEAD_STEP_BYTES = 4 << 10
 
 
 class Wire(httpcore.AsyncNetworkBackend):
@@ -61,6 +62,10 @@ class Wire(httpcore.AsyncNetworkBackend):
         """The answer's head is over; what follows is bounded by whoever reads it."""
         self._head_is_read = True
 
+    def at_most(self, max_bytes: int) -> int:
+        """Bytes to read at once: few while a head is read, so that what follows it does not count as head."""
+        return max_bytes if self._head_is_read else min(max_bytes, HEAD_STEP_BYTES)
+
     def count(self, num_bytes: int) -> None:
         """Count what was received; raises UrlFailed for a head without an end."""
         self._head_bytes += num_bytes
@@ -91,7 +96,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Some bytes; none at the end."""
-        received = await self._stream.read(max_bytes, timeout)
+        received = await self._stream.read(self._wire.at_most(max_bytes), timeout)
         self._wire.count(len(received))
         return received
 
