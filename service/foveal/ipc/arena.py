@@ -109,6 +109,7 @@ class Arena(MappedArena):
 
     def __init__(self, name: str, size: int) -> None:
         self.fd = os.memfd_create(f"foveal-{name}", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, size)
         super().__init__(self.fd)
         self.name = name
