@@ -55,6 +55,7 @@ gpu-site:  ## install the fetched wheels beside the GPU machine's own packages
 gpu:  ## tests and benchmarks that need a CUDA device (run on such a machine)
 	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m pytest -m gpu tests/gpu -o filterwarnings=default -p no:cacheprovider -rP
 	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m foveal bench engine --json $(GPU_OUT)/engine.json
+	PYTHONPATH=$(GPU_PATH) $(PYTHON) -m foveal bench families --json $(GPU_OUT)/families.json
 
 gpu-wheels:  ## fetch into .whl the packages that a bare GPU machine with torch lacks
 	rm -rf .whl
