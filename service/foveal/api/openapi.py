@@ -75,45 +75,38 @@ _ERROR = _object(
         )
     }
 )
-_ENCODED = _object(
-    {
-        "object": {"const": "list"},
-        "model": {"type": "string"},
-        "data": _list(
-            _object(
-                {
-                    "object": {"const": "embedding"},
-                    "index": _NUMBER,
-                    "embedding": {"type": ["string", "array"], "description": "base64, or numbers"},
-                    "shape": _list(_NUMBER),
-                    "dtype": {"enum": ["bfloat16", "float16", "float32"]},
-                    "grid_thw": _list(_NUMBER, minItems=3, maxItems=3),
-                    "tokens": _NUMBER,
-                    "image_size": _list(_NUMBER, minItems=2, maxItems=2),
-                    "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-                    "cached": {"type": "boolean"},
-                }
-            )
-        ),
-        "usage": _object({"images": _NUMBER, "patches": _NUMBER, "tokens": _NUMBER}),
+
+
+def _embeddings(forms: str, usage: Schema, **more: Schema) -> Schema:
+    """What both routes answer: a list of embeddings, in these forms, and what they took."""
+    item = {
+        "object": {"const": "embedding"},
+        "index": _NUMBER,
+        "embedding": {"type": ["string", "array"], "description": forms},
+        **more,
     }
+    return _object(
+        {
+            "object": {"const": "list"},
+            "model": {"type": "string"},
+            "data": _list(_object(item)),
+            "usage": _object(usage),
+        }
+    )
+
+
+_ENCODED = _embeddings(
+    "base64, or numbers",
+    {"images": _NUMBER, "patches": _NUMBER, "tokens": _NUMBER},
+    shape=_list(_NUMBER),
+    dtype={"enum": ["bfloat16", "float16", "float32"]},
+    grid_thw=_list(_NUMBER, minItems=3, maxItems=3),
+    tokens=_NUMBER,
+    image_size=_list(_NUMBER, minItems=2, maxItems=2),
+    sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    cached={"type": "boolean"},
 )
-_OPENAI_LIST = _object(
-    {
-        "object": {"const": "list"},
-        "model": {"type": "string"},
-        "data": _list(
-            _object(
-                {
-                    "object": {"const": "embedding"},
-                    "index": _NUMBER,
-                    "embedding": {"type": ["string", "array"], "description": "numbers, or base64"},
-                }
-            )
-        ),
-        "usage": _object({"prompt_tokens": _NUMBER, "total_tokens": _NUMBER}),
-    }
-)
+_OPENAI_LIST = _embeddings("numbers, or base64", {"prompt_tokens": _NUMBER, "total_tokens": _NUMBER})
 
 
 def _answered(schema: Schema, *binary: str) -> Schema:

@@ -67,7 +67,6 @@ class Batcher:
 
         Nothing waits between here and the copy to the device, so this is where who is gone or late is left out.
         """
-        self._drop_unwanted()
         self._drop_late(time.monotonic())
         if not any(worker.is_hopeful for worker in self._workers):
             self._give_up()
@@ -201,9 +200,9 @@ class Batcher:
         self._queue = [entry for entry in self._queue if entry.is_wanted]
 
     def _drop_late(self, now: float) -> None:
-        """Leave out what nobody would be answered with in time, also where the loop is too busy to have told them."""
+        """Leave out who is gone, and who could not be answered in time where the loop was too busy to tell them."""
         for entry in self._queue:
-            if entry.demand.is_late(now):
+            if entry.is_wanted and entry.demand.is_late(now):
                 entry.done.set_exception(DeadlineExceeded("the deadline passed while this image waited for a worker"))
         self._drop_unwanted()
 

@@ -1,7 +1,7 @@
 """The encoder cache: finished embeddings by content, bounded in bytes; and the flights of those not finished.
 
 An embedding in the cache is the very block that the worker wrote and that answers are sent from: a hit copies
-nothing. Keys come from `content_key`, which covers the bytes and all that decides the answer.
+nothing. A key covers the bytes and all that decides the answer.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ def _check(checkpoint: Checkpoint, tower: TowerPlan) -> None:
             positions.rope_theta is not None and tower.hidden % (4 * tower.heads) != 0
         ),
         f"{positions.count} positions are no square": square and round(positions.count**0.5) ** 2 != positions.count,
-        "the blocks of deepstack must rise and exist": list(taps) != sorted(set(taps) & set(range(tower.depth))),
+        "the blocks of deepstack must rise and exist": list(taps)
+        != sorted({tap for tap in taps if 0 <= tap < tower.depth}),
     }
     wrong = [text for text, is_wrong in complaints.items() if is_wrong]
     if wrong:

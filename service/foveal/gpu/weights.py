@@ -69,11 +69,12 @@ def _full(source: str, prefix: str) -> str:
 
 def _joined(parts: Sequence[torch.Tensor | None], shape: torch.Size) -> torch.Tensor | None:
     """Parts one after the other along the first dimension; None if they do not give the shape."""
-    rows = [_rows(part, shape) for part in parts if part is not None]
-    if len(rows) < len(parts) or any(part is None for part in rows):
+    found = (_rows(part, shape) for part in parts if part is not None)
+    rows = [part for part in found if part is not None]
+    if len(rows) < len(parts):
         return None
-    whole = torch.cat([part for part in rows if part is not None]) if len(rows) > 1 else rows[0]
-    return whole if whole is not None and whole.shape == shape else None
+    whole = torch.cat(rows) if len(rows) > 1 else rows[0]
+    return whole if whole.shape == shape else None
 
 
 def _rows(part: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
