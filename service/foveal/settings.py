@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -23,44 +22,7 @@ from pydantic_settings import (
 )
 
 from foveal.errors import ConfigurationError
-
-_UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
-_UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
-
-
-def parse_size(value: object) -> object:
-    """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
-    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
-        unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
-        if unit is not None:
-            return int(float(m[1]) * unit)
-    return value
-
-
-def _split_each(value: object) -> object:
-    """'a,b' or a repeated flag's ['a,b', 'c'] → one list."""
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        value = ",".join(value)
-    return _split(value)
-
-
-def _hosts(value: object) -> object:
-    """The same for hosts; an unset shell variable must not open what was meant to be closed."""
-    found = _split_each(value)
-    if not found and value != ():  # the default
-        raise ValueError("names no host; leave it out to fetch from every public host")
-    return found
-
-
-def _split(value: object) -> object:
-    """'a,b' from a variable or a flag → ['a', 'b']."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
-
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+from foveal.setting_types import Count, Size, hosts, split
 
 
 class Settings(BaseSettings):
@@ -80,7 +42,7 @@ class Settings(BaseSettings):
     cpu_workers: Count = Field(1, description="workers with --device cpu")
     cpu_threads: int = Field(0, ge=0, description="torch threads of a CPU worker; 0: cores / workers")
     prep_workers: int = Field(0, ge=0, description="processes that decode and resize; 0: one per core, at most 16")
-    token_budgets: Annotated[tuple[Count, ...], NoDecode, BeforeValidator(_split)] = Field(
+    token_budgets: Annotated[tuple[Count, ...], NoDecode, BeforeValidator(split)] = Field(
         (), description="ladder of token budgets, e.g. 64,128,256; empty: inferred"
     )
     capture: Literal["all", "lazy", "off"] = Field(
@@ -106,14 +68,14 @@ class Settings(BaseSettings):
         60.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
     )
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
-    api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split)] = Field(
+    api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)] = Field(
         (), description="accepted bearer keys; repeatable"
     )
     api_key_file: Path | None = Field(None, description="file with one accepted key a line")
     key_requests_per_minute: int = Field(0, ge=0, description="requests of one key, else 429; 0: no limit")
     key_tokens_per_minute: int = Field(0, ge=0, description="tokens encoded for one key, else 429; 0: no limit")
     allow_urls: bool = Field(False, description="fetch images that requests name by http(s) URL")
-    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)] = Field(
+    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(hosts)] = Field(
         (),
         description="fetch from these hosts only: HOST, HOST:PORT (may be internal), *.DOMAIN, or * for all public "
         "ones; repeatable; empty: all public hosts",

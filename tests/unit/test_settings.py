@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from foveal.errors import ConfigurationError
-from foveal.settings import Settings, add_flags, parse_size, process_environment, read_settings
+from foveal.setting_types import parse_size
+from foveal.settings import Settings, add_flags, process_environment, read_settings
 
 
 def read(*flags: str) -> Settings:

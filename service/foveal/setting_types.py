@@ -1,0 +1,46 @@
+"""Types of settings: sizes with suffixes, counts, lists from one variable."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+_UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
+_UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
+
+
+def parse_size(value: object) -> object:
+    """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
+    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
+        unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
+        if unit is not None:
+            return int(float(m[1]) * unit)
+    return value
+
+
+def split_each(value: object) -> object:
+    """'a,b' or a repeated flag's ['a,b', 'c'] → one list."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = ",".join(value)
+    return split(value)
+
+
+def hosts(value: object) -> object:
+    """The same for hosts; an unset shell variable must not open what was meant to be closed."""
+    found = split_each(value)
+    if not found and value != ():  # the default
+        raise ValueError("names no host; leave it out to fetch from every public host")
+    return found
+
+
+def split(value: object) -> object:
+    """'a,b' from a variable or a flag → ['a', 'b']."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
