@@ -12,6 +12,7 @@ from foveal.families.catalogue import spec_of
 from foveal.families.checkpoint import open_checkpoint
 from foveal.gpu.buffers import Buffers
 from foveal.gpu.copies import Copier
+from foveal.gpu.environment import prepare_environment
 from foveal.gpu.graphs import GraphSet
 from foveal.gpu.ladder import GraphLadder
 from foveal.gpu.layout import Step, embedding_bytes
@@ -36,6 +37,7 @@ class Feeder:
         arena_bytes: int = 256 << 20,
         dummy_weights: bool = True,
     ) -> None:
+        prepare_environment()
         self.device = torch.device("cuda", 0)
         spec = spec_of("bench", open_checkpoint(folder, dummy_weights))
         self.tower = build_tower(spec, self.device, dtype)

@@ -6,10 +6,10 @@ as configured.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import cast
 
+from foveal.gpu.environment import prepare_environment
 from foveal.ipc.child import join_parent
 from foveal.ipc.messages import ToWorker
 
@@ -17,9 +17,7 @@ from foveal.ipc.messages import ToWorker
 def main() -> int:
     """Run the worker; returns its exit code."""
     channel, arenas = join_parent("foveal.gpu", cast(type[ToWorker], ToWorker), ["rows", "embeddings"])
-    # OpenMP reads this when torch loads it. Its threads spin at every barrier by default, and where another process
-    # has their core (api and prep do) a forward that takes 6 ms takes 600 ms.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    prepare_environment()
     from foveal.gpu.worker import serve
 
     try:

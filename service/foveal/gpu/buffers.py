@@ -74,6 +74,8 @@ class Buffers:
         self.rows = self.packed[self.rows_at :].view(num_rows, geometry.row_bytes)
         self.packed_at = self.packed.data_ptr()
         self.answers = Answers(capacity, geometry, device, dtype)
+        self.early: torch.cuda.Event | None = None
+        """Recorded within each run, also within a replay, when the early columns of the answers are final."""
         self._host = self.host_metadata()
 
     @property
@@ -89,7 +91,11 @@ class Buffers:
 
     def output(self, step: Step) -> Outputs:
         """What the forward of a step writes. The next run overwrites it."""
-        return Outputs(self.answers.tokens[: step.tokens], self.answers.pooled[: step.items])
+        return Outputs(self.answers.tokens[: step.tokens], self.answers.pooled[: step.items], self._early_done)
+
+    def _early_done(self) -> None:
+        if self.early is not None:
+            self.early.record()
 
     def copy_in(self, layout: Layout, rows: Sequence[torch.Tensor]) -> None:
         """Bring a pack's rows, uint8, and places to the device.

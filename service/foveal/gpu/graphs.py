@@ -39,6 +39,8 @@ class GraphSet:
 
     def __init__(self, tower: Tower, buffers: Buffers, stream: torch.cuda.Stream) -> None:
         self.tower, self.buffers, self.stream = tower, buffers, stream
+        if tower.geometry.early_width:
+            buffers.early = torch.cuda.Event(external=True)  # a node of every graph, which other streams may wait for
         self._graphs: dict[Step, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,3 +29,5 @@ class Outputs:
     """[rows / merge_area, width] in the compute dtype."""
     pooled: torch.Tensor
     """float32 [items, pooled_width], not normalised."""
+    early_done: Callable[[], None]
+    """The tower calls it once, when the early columns of `tokens` are written for good, if it has such."""

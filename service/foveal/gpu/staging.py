@@ -16,11 +16,12 @@ import numpy.typing as npt
 import torch
 
 from foveal.gpu.buffers import Answers, Buffers
-from foveal.gpu.copies import IssueCopy
+from foveal.gpu.copies import IssueCopies
 from foveal.gpu.copy_out import TORCH_DTYPES
-from foveal.gpu.copy_plan import rows_in, tokens_out
+from foveal.gpu.copy_plan import Copy, rows_in
 from foveal.gpu.layout import Layout
 from foveal.ipc.messages import PackItem
+from foveal.types import DType
 
 DEPTH = 2
 """Packs that may be under way: one runs, one is copied."""
@@ -53,13 +54,15 @@ class Slot:
 class Staging:
     """Device twins of the static buffers, and the slots."""
 
-    def __init__(self, buffers: Buffers, arenas: Mapping[str, torch.Tensor], copy: IssueCopy) -> None:
+    def __init__(self, buffers: Buffers, arenas: Mapping[str, torch.Tensor], copy: IssueCopies) -> None:
         self.buffers, self.copy = buffers, copy
         self.packed = torch.empty_like(buffers.packed)
         tokens = buffers.answers.tokens
         self.answers = Answers(buffers.capacity, buffers.geometry, tokens.device, tokens.dtype)
         self.slots = [Slot(buffers) for _ in range(DEPTH)]
-        self._row_bytes, self._width = buffers.geometry.row_bytes, buffers.geometry.width
+        geometry = buffers.geometry
+        self._row_bytes, self._width = geometry.row_bytes, geometry.width
+        self._late_bytes = (geometry.width - geometry.early_width) * tokens.dtype.itemsize
         self._packed_at = self.packed.data_ptr()
         self._arena_rows, self._arena_embeddings = arenas["rows"].data_ptr(), arenas["embeddings"].data_ptr()
 
@@ -81,27 +84,41 @@ class Staging:
         num_bytes = self.buffers.rows_at + num_rows * self._row_bytes
         self.copy(self.buffers.packed_at, self._packed_at, num_bytes, stream)
 
-    def take(self, num_tokens: int, result_bytes: int, stream: int) -> None:
-        """Move so many token rows, or none, and results out of the static buffers."""
+    def take(self, num_tokens: int, result_bytes: int, stream: int, only_late: bool) -> None:
+        """Move so many token rows, or none, and results out of the static buffers; or but the rows' late columns."""
         ours, theirs = self.answers, self.buffers.answers
-        if num_tokens:
+        if only_late:
+            self.copy.columns(ours.tokens_at, theirs.tokens_at, self._late_bytes, ours.row_bytes, num_tokens, stream)
+        elif num_tokens:
             self.copy(ours.tokens_at, theirs.tokens_at, num_tokens * ours.row_bytes, stream)
         self.copy(ours.results_at, theirs.results_at, result_bytes, stream)
 
-    def send_tokens(
-        self, layout: Layout, items: Sequence[PackItem], answers: Answers, stream: torch.cuda.Stream
-    ) -> None:
-        """Copy the token rows that are asked for to their arena, rounded to nearest even in the asked dtype."""
+    def send_early(self, copies: Sequence[Copy], stream: int) -> None:
+        """Copy the early columns of token rows to their arena, straight from the static buffers."""
+        self._send_columns(copies, self.buffers.answers, self._late_bytes, self.answers.row_bytes, stream)
+
+    def send_late(self, copies: Sequence[Copy], stream: int) -> None:
+        """Copy the others, from staging."""
+        self._send_columns(copies, self.answers, 0, self._late_bytes, stream)
+
+    def _send_columns(self, copies: Sequence[Copy], answers: Answers, start: int, stop: int, stream: int) -> None:
+        pitch = answers.row_bytes
+        for target, source, num_bytes in copies:
+            to, from_ = self._arena_embeddings + target + start, answers.tokens_at + source + start
+            self.copy.columns(to, from_, stop - start, pitch, num_bytes // pitch, stream)
+
+    def send_tokens(self, copies: Mapping[DType, Sequence[Copy]], answers: Answers, stream: torch.cuda.Stream) -> None:
+        """Copy token rows to their arena, rounded to nearest even in the asked dtype."""
         arena, raw = self._arena_embeddings, stream.cuda_stream
-        for name, copies in tokens_out(layout, items, self._width).items():
+        for name, found in copies.items():
             dtype = TORCH_DTYPES[name]
             if dtype == answers.tokens.dtype:
-                for target, source, num_bytes in copies:
+                for target, source, num_bytes in found:
                     self.copy(arena + target, answers.tokens_at + source, num_bytes, raw)
                 continue
             row_bytes = self._width * dtype.itemsize
             with torch.cuda.stream(stream):
-                for target, source, num_bytes in copies:
+                for target, source, num_bytes in found:
                     first = source // row_bytes
                     # its memory may go at once: whatever takes it next comes later on this stream
                     rounded = answers.tokens[first : first + num_bytes // row_bytes].to(dtype)

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -36,9 +36,15 @@ class FakeDevice:
     def event(self, enable_timing: bool = False) -> FakeEvent:
         return FakeEvent(self)
 
-    def copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        self.copies.append((target, source, num_bytes))
-        self.streams[stream].queue.append(partial(ctypes.memmove, target, source, num_bytes))
+    def __call__(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        self._issue(stream, [(target, source, num_bytes)])
+
+    def columns(self, target: int, source: int, width: int, pitch: int, rows: int, stream: int) -> None:
+        self._issue(stream, [(target + row * pitch, source + row * pitch, width) for row in range(rows)])
+
+    def _issue(self, stream: int, copies: Sequence[tuple[int, int, int]]) -> None:
+        self.copies += copies
+        self.streams[stream].queue += [partial(ctypes.memmove, *copy) for copy in copies]
         if self.is_prompt:
             self.finish()
 
@@ -101,17 +107,31 @@ class FakeEvent:
         return 1.0
 
 
+class FakeEarly:
+    """An event that runs record themselves, in the order in which they were launched."""
+
+    def __init__(self) -> None:
+        self.recorded, self.done = 0, 0
+
+    def record(self) -> None:
+        self.done += 1
+
+
 class FakeGraphs:
     """Queues the forward on its stream, as a replay would be."""
 
     def __init__(self, tower: Tower, buffers: Buffers, stream: FakeStream) -> None:
         self.tower, self.buffers, self.stream = tower, buffers, stream
+        self.early = FakeEarly()
+        if tower.geometry.early_width:
+            buffers.early = self.early  # type: ignore[assignment]
         self.captured: set[Step] = set()
 
     def __contains__(self, step: Step) -> bool:
         return step in self.captured
 
     def run(self, step: Step) -> None:
+        self.early.recorded += 1
         self.stream.queue.append(partial(encode, self.tower, self.buffers, step))
 
 

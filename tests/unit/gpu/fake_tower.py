@@ -7,6 +7,7 @@ belong. What its bytes say can spoil it: 255 in the first byte makes the pooled 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -18,7 +19,8 @@ from foveal.gpu.towers.protocol import Geometry
 FIXED = Geometry(row_bytes=16, merge_area=1, merge_size=1, width=16, pooled_width=4, prefix_rows=2, fixed_grid=(3, 4))
 FREE = Geometry(row_bytes=16, merge_area=1, merge_size=1, width=16, pooled_width=4, prefix_rows=2)
 MERGING = Geometry(row_bytes=16, merge_area=4, merge_size=2, width=16, pooled_width=4)
-GEOMETRIES = {"fixed": FIXED, "prefix": FREE, "merging": MERGING}
+EARLY = replace(MERGING, early_width=12)
+GEOMETRIES = {"fixed": FIXED, "prefix": FREE, "merging": MERGING, "early": EARLY}
 NAN_BYTE, LARGE_BYTE, LARGE = 255, 254, 1e6
 
 
@@ -46,6 +48,7 @@ class FakeTower:
         for i, (start, stop) in enumerate(pairwise(bounds)):
             if stop > start:
                 self._encode(inputs.rows[start:stop], sizes[i], out, i, start // self.geometry.merge_area)
+        out.early_done()
 
     def _encode(self, rows: torch.Tensor, size: list[int], out: Outputs, item: int, at: int) -> None:
         prefix, patches = self.geometry.prefix_rows, rows[self.geometry.prefix_rows :]

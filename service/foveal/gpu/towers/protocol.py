@@ -31,6 +31,8 @@ class Geometry:
     """Columns of an output row, all levels together."""
     pooled_width: int
     """Columns of a pooled row."""
+    early_width: int = 0
+    """Columns at the end of an output row that are final before the run is over; `Outputs.early_done` says when."""
     prefix_rows: int = 0
     """Rows of each item before its patches, in input and output: class and register tokens. Only with merge_area 1."""
     fixed_grid: tuple[int, int] | None = None

@@ -34,6 +34,7 @@ class VisionTower(nn.Module):
             merge_size=plan.merge_size,
             width=spec.width,
             pooled_width=spec.pooled_width,
+            early_width=spec.width - spec.levels[0].stop if spec.levels else 0,
             prefix_rows=plan.prefix_rows,
             fixed_grid=plan.fixed_grid,
         )
@@ -91,6 +92,8 @@ class VisionTower(nn.Module):
                 level = self.taps[i]
                 self.deepstack[level](x, pending, placed.order, self.ops, levels[1 + level])
                 pending = None
+                if level == len(self.deepstack) - 1:
+                    out.early_done()
         self._finish(x, pending, placed, levels[0])
         self.pool(out.tokens, inputs.cu_seqlens, self.ops, out.pooled)
 
