@@ -11,6 +11,7 @@ _VARIABLES = {
     # without workspaces cuBLAS chooses matrix products that need no counter set to zero before: those are 54 nodes of a
     # graph of 300, a graph with them takes 80 µs to launch and not 8, and its products are no faster (H200)
     "CUBLAS_WORKSPACE_CONFIG": ":0:0",
+    "CUBLASLT_WORKSPACE_SIZE": "0",
 }
 
 

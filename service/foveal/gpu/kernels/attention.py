@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foveal.gpu.kernels.flash import LOG2_E, cut_of, mix_keys, precision_of, store_mixed
+from foveal.gpu.kernels.flash import LOG2_E, begin_mixing, cut_of, mix_keys, precision_of, store_mixed
 from foveal.gpu.kernels.tuning import Tile
 
 
@@ -32,18 +32,7 @@ def _attend(
     rows = first + tl.arange(0, BLOCK_M)
     is_row = rows < last
     query_row = qkv + rows.to(tl.int64) * stride_row + head * HEAD
-    main = tl.arange(0, MAIN)
-    query = tl.load(query_row[:, None] + main[None, :], mask=is_row[:, None], other=0.0)
-    query_rest = query
-    mixed = tl.zeros([BLOCK_M, MAIN], tl.float32)
-    mixed_rest = mixed
-    if REST > 0:
-        rest = MAIN + tl.arange(0, REST)
-        is_there = is_row[:, None] & (rest < HEAD)[None, :]
-        query_rest = tl.load(query_row[:, None] + rest[None, :], mask=is_there, other=0.0)
-        mixed_rest = tl.zeros([BLOCK_M, REST], tl.float32)
-    peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
-    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    query, query_rest, mixed, mixed_rest, peak, total = begin_mixing(query_row, is_row, HEAD, MAIN, REST, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     key_base = qkv + stride_part + head * HEAD
     for at in tl.range(start, stop, BLOCK_N):

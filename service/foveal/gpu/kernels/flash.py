@@ -37,6 +37,26 @@ def precision_of(dtype: torch.dtype) -> str:
 
 
 @triton.jit
+def begin_mixing(
+    query_row, is_row, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """A tile's queries and a running softmax without keys: query, query_rest, mixed, mixed_rest, peak, total."""
+    main = tl.arange(0, MAIN)
+    query = tl.load(query_row[:, None] + main[None, :], mask=is_row[:, None], other=0.0)
+    query_rest = query
+    mixed = tl.zeros([BLOCK_M, MAIN], tl.float32)
+    mixed_rest = mixed
+    if REST > 0:
+        rest = MAIN + tl.arange(0, REST)
+        is_there = is_row[:, None] & (rest < HEAD)[None, :]
+        query_rest = tl.load(query_row[:, None] + rest[None, :], mask=is_there, other=0.0)
+        mixed_rest = tl.zeros([BLOCK_M, REST], tl.float32)
+    peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
+    total = tl.full([BLOCK_M], 0.0, tl.float32)
+    return query, query_rest, mixed, mixed_rest, peak, total
+
+
+@triton.jit
 def mix_keys(
     query, query_rest, mixed, mixed_rest, peak, total, key_base, keys, is_key, scale, stride_row, stride_part,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
