@@ -28,21 +28,26 @@ _MODELS = {
 """By model_type: names within transformers.models.<model_type>."""
 
 
+def build_model(folder: Path, device: torch.device) -> tuple[str, Any]:
+    """Its model_type, and the vision tower of a config.json with random weights and sdpa attention."""
+    whole: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    kind = whole["model_type"]
+    config_name, model_name = _MODELS[kind]
+    module = f"transformers.models.{kind}"
+    config = getattr(importlib.import_module(f"{module}.configuration_{kind}"), config_name)(
+        **whole.get("vision_config", whole)
+    )
+    config._attn_implementation = "sdpa"
+    with device:
+        return kind, getattr(importlib.import_module(f"{module}.modeling_{kind}"), model_name)(config)
+
+
 class ReferenceTower:
     """In bfloat16 with sdpa attention, random weights, inputs on the GPU."""
 
     def __init__(self, folder: Path) -> None:
-        whole: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        self.kind = whole["model_type"]
+        self.kind, model = build_model(folder, torch.device("cuda"))
         self.plan = spec_of("reference", open_checkpoint(folder, dummy_weights=True)).tower
-        config_name, model_name = _MODELS[self.kind]
-        module = f"transformers.models.{self.kind}"
-        config = getattr(importlib.import_module(f"{module}.configuration_{self.kind}"), config_name)(
-            **whole.get("vision_config", whole)
-        )
-        config._attn_implementation = "sdpa"
-        with torch.device("cuda"):
-            model: Any = getattr(importlib.import_module(f"{module}.modeling_{self.kind}"), model_name)(config)
         self.model = model.to(torch.bfloat16).eval()
 
     def milliseconds(self, grids: list[tuple[int, int]]) -> float:

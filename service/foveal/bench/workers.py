@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -56,15 +56,24 @@ def run(args: argparse.Namespace) -> int:
 
 async def _measure(devices: str, model: str, seconds: float) -> dict[str, float]:
     settings = Settings(model=model, device=devices, load_format="dummy", cache_bytes=0, prep_workers=1)
-    metrics = Metrics(CollectorRegistry())
-    service = assemble(settings, local_spec(model, dummy_weights=True), metrics, process_environment())
+    plans = [plan for plan in islice(mixture(seed=1), 512) if plan.num_tokens <= MAX_BUDGET_TOKENS]
+    return await bare_rate(settings, plans, seconds)
+
+
+async def bare_rate(
+    settings: Settings, plans: Sequence[PixelPlan], seconds: float, in_flight: int = IN_FLIGHT_PER_WORKER
+) -> dict[str, float]:
+    """Images and tokens a second through queue and worker processes alone: neither HTTP nor decoding."""
+    spec = local_spec(settings.model, settings.load_format == "dummy")
+    service = assemble(settings, spec, Metrics(CollectorRegistry()), process_environment())
     children = asyncio.create_task(service.run())
     try:
         await _until_captured(service)
-        plans = [plan for plan in islice(mixture(seed=1), 512) if plan.num_tokens <= MAX_BUDGET_TOKENS]
         begun = time.monotonic()
-        width = IN_FLIGHT_PER_WORKER * len(service.pool.workers)
-        counts = await asyncio.gather(*(_caller(service, plans[i::width], begun + seconds) for i in range(width)))
+        width = in_flight * len(service.pool.workers)
+        # of all callers together, so that who has small images does not send more of them
+        turns = cycle(plans)
+        counts = await asyncio.gather(*(_caller(service, turns, begun + seconds) for _ in range(width)))
         spent = time.monotonic() - begun
     finally:
         await service.stop()
@@ -78,12 +87,12 @@ async def _until_captured(service: Service) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _caller(service: Service, plans: Sequence[PixelPlan], end: float) -> tuple[int, int]:
-    """One caller, who sends its images one after the other; how many, and their tokens."""
+async def _caller(service: Service, turns: Iterator[PixelPlan], end: float) -> tuple[int, int]:
+    """One caller, who sends one image after the other; how many, and their tokens."""
     memory, images, tokens = service.engine.memory, 0, 0
-    output = Output("tokens", service.engine.spec.dtype)
+    output = Output(service.engine.spec.default_output, service.engine.spec.dtype)
     while time.monotonic() < end:
-        plan = plans[images % len(plans)]
+        plan = next(turns)
         rows = await memory.rows.block(plan.num_patches * plan.row_bytes)
         rows.view[: 1 << 10] = np.uint8(images % 251)
         embedding = await memory.embeddings.block(service.engine.spec.embedding_bytes(output, plan.num_tokens))

@@ -13,6 +13,8 @@ BENCHES = {
     "families": "each family on a GPU, beside transformers",
     "workers": "several worker processes on GPUs against one",
     "serve": "what a running server holds: open-loop load",
+    "curves": "latency over rate of the whole service beside a plain server, and what limits it",
+    "report": "the tables and a picture of what curves wrote",
 }
 MODULES = {
     "packing": "foveal.cli.bench_packing",
@@ -20,6 +22,8 @@ MODULES = {
     "families": "foveal.bench.families",
     "workers": "foveal.bench.workers",
     "serve": "foveal.bench.serve.command",
+    "curves": "foveal.bench.curves.command",
+    "report": "foveal.bench.curves.report",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from foveal.types import TokenBudget
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STARTS = 3
+"""After so many in a row, callers are not told to wait for a worker that once was ready. It is tried for ever."""
 LATE_FACTOR = 20
 """A pack is late after the timeout and so many times its predicted time."""
 
@@ -78,6 +80,8 @@ class Worker:
         self.stage = "starting"
         self.failure: str | None = None
         self.failed_starts = 0
+        self.ended = ""
+        """How its last failed start ended, and in which stage."""
         self._configure, self._merge_area, self._depth, self._metrics = configure, merge_area, depth, metrics
         self._settle, self._changed = settle, changed
         self._packs: dict[int, SentPack] = {}
@@ -88,6 +92,7 @@ class Worker:
         metrics.graph_memory_bytes.labels(name).set(0)
         metrics.gpu_memory_bytes.labels(name, "weights").set(0)
         metrics.worker_restarts.labels(name, "worker")
+        metrics.expect_packs(name, configure.device)
 
     @property
     def can_take(self) -> bool:
@@ -156,7 +161,9 @@ class Worker:
 
     def lost(self, exit_code: int) -> None:
         """Hand every pack back; they run elsewhere."""
-        self.failed_starts += self.ready is None
+        if self.ready is None:
+            self.failed_starts += 1
+            self.ended = f"{self.name}: {_ended(exit_code)}, {self.stage}"
         self.ready, self.stage = None, f"restarting after exit code {exit_code}"
         self._metrics.worker_up.labels(self.name).set(0)
         self._metrics.worker_restarts.labels(self.name, "worker").inc()
@@ -190,13 +197,21 @@ class Worker:
         attention = Attention(message.ms_per_patch2, message.typical_patches, self._merge_area)
         self.ladder = Ladder(message.budgets, attention)
         self._metrics.graph_memory_bytes.labels(self.name).set(message.graph_bytes)
-        captured = sum(budget.is_captured for budget in message.budgets)
-        self.stage = "ready" if message.is_final else f"ready, {captured} graphs captured so far"
+        captured = self._expect_replays(message.budgets)
+        self.stage = _ready_stage(message.is_final, captured)
+
+    def _expect_replays(self, budgets: tuple[TokenBudget, ...]) -> int:
+        """Series of the graphs there are; their number."""
+        captured = [budget.tokens for budget in budgets if budget.is_captured]
+        for tokens in captured:
+            self._metrics.graph_replays.labels(self.name, str(tokens))
+        return len(captured)
 
     def _is_ready(self, message: WorkerReady) -> None:
-        self.ready, self.was_ready, self.stage = message, True, "ready"
+        self.ready, self.was_ready, self.stage = message, True, _ready_stage(message.is_final, 0)
         self.failure, self.failed_starts = None, 0
         self.ladder = Ladder(message.budgets)
+        self._expect_replays(message.budgets)
         self._metrics.worker_up.labels(self.name).set(1)
         self._metrics.graph_memory_bytes.labels(self.name).set(sum(b.bytes for b in message.budgets))
         self._metrics.gpu_memory_bytes.labels(self.name, "weights").set(message.weights_bytes)
@@ -211,3 +226,13 @@ class Worker:
                 "load_seconds": round(message.load_seconds, 2),
             },
         )
+
+
+def _ended(exit_code: int) -> str:
+    """An exit code in words."""
+    names = {-number.value: number.name for number in signal.Signals}
+    return f"ended by {names[exit_code]}" if exit_code in names else f"exit code {exit_code}"
+
+
+def _ready_stage(is_final: bool, captured: int) -> str:
+    return "ready" if is_final else f"ready, {captured} graphs captured so far"

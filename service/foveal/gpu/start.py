@@ -91,6 +91,7 @@ def start(
         buffers_bytes=made.buffers_bytes,
         load_seconds=time.perf_counter() - began,
         torch_version=str(torch.__version__),
+        is_final=made.ladder is None or not made.ladder.is_pending,
     )
     return made.runner, made.ladder, ready
 
@@ -164,9 +165,7 @@ def device_name(device: torch.device) -> str:
 
 def compute_dtype(configure: Configure, spec: ModelSpec) -> DType:
     """What is computed in: asked for, or the checkpoint's own on a GPU and float32 on a CPU."""
-    if configure.dtype != "auto":
-        return configure.dtype
-    return "float32" if configure.device == "cpu" else spec.dtype
+    return spec.compute_dtype(configure.dtype, configure.device)
 
 
 @torch.inference_mode()

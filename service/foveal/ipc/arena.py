@@ -134,7 +134,8 @@ class Arena(MappedArena):
         offset = self._free.take(padded)
         # frombuffer makes an array whose base is not another array, so that views of views refer to this very one
         view: Bytes = np.frombuffer(self.map, np.uint8, count=length, offset=offset)
-        weakref.finalize(view, self._release, offset, padded).atexit = False
+        # weak: finalizers are kept until they run, and what waits in a cache that this arena's owner keeps would keep it
+        weakref.finalize(view, _release, weakref.ref(self), offset, padded).atexit = False
         return Block(view, Span(offset, length))
 
     def _release(self, offset: int, padded: int) -> None:
@@ -145,3 +146,8 @@ class Arena(MappedArena):
     def _collect(self) -> None:
         while self._returned:
             self._free.give_back(*self._returned.popleft())
+
+
+def _release(arena: weakref.ref[Arena], offset: int, padded: int) -> None:
+    if (owner := arena()) is not None:
+        owner._release(offset, padded)

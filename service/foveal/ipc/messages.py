@@ -143,6 +143,8 @@ class WorkerReady(msgspec.Struct, tag=True, frozen=True):
     buffers_bytes: int
     load_seconds: float
     torch_version: str
+    is_final: bool = True
+    """False while graphs are still to be captured."""
 
 
 class LadderChanged(msgspec.Struct, tag=True, frozen=True):

@@ -21,6 +21,8 @@ GRACE_SECONDS = 1.0
 """The server is told the timeout as its deadline; its own answer to that is worth waiting for."""
 MAX_KEPT_BYTES = 1 << 16
 """Of an error's body, to read its code; answers are counted and thrown away."""
+READ_BYTES = 1 << 20
+"""Of one read from a socket."""
 
 
 @dataclass
@@ -33,8 +35,12 @@ class Answer:
     """Milliseconds, from Server-Timing."""
 
 
-class _Connection(asyncio.Protocol):
-    """One socket, one request at a time."""
+class _Connection(asyncio.BufferedProtocol):
+    """One socket, one request at a time.
+
+    Answers of towers are megabytes. So all connections read into the same memory, and of an answer whose length is
+    known only the head and the first piece of the body go through the parser: the rest is counted.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -46,6 +52,8 @@ class _Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._timing, self._num_bytes, self._kept = "", 0, bytearray()
+        self._length: int | None = None
+        self._is_body = False
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
         """Send; the future is settled with the answer."""
@@ -67,12 +75,28 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._pool.memory
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_body and self._length is not None:
+            self._count_body(nbytes)
+            return
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._pool.memory[:nbytes])
         except httptools.HttpParserError:
-            self._settle("not_http")
-            self.close()
+            self._spoilt()
+
+    def _count_body(self, nbytes: int) -> None:
+        self._num_bytes += nbytes
+        if self._num_bytes == self._length:
+            self.on_message_complete()
+        elif self._num_bytes > (self._length or 0):
+            self._spoilt()
+
+    def _spoilt(self) -> None:
+        self._settle("not_http")
+        self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -82,8 +106,14 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------ called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"server-timing":
-            self._timing = value.decode("latin-1")
+        match name.lower():
+            case b"server-timing":
+                self._timing = value.decode("latin-1")
+            case b"content-length":
+                self._length = int(value)  # the parser has refused what is no number
+
+    def on_headers_complete(self) -> None:
+        self._is_body = self._parser.get_status_code() == 200
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes += len(body)
@@ -91,6 +121,7 @@ class _Connection(asyncio.Protocol):
             self._kept += body
 
     def on_message_complete(self) -> None:
+        self._is_body = False
         self.is_open = self.is_open and self._parser.should_keep_alive()
         status = self._parser.get_status_code()
         self._settle("ok" if status == 200 else _code(status, bytes(self._kept)))
@@ -109,6 +140,8 @@ class Pool:
         self._target, self._tls = target, ssl.create_default_context() if target.is_tls else None
         self._idle: list[_Connection] = []
         self._seats = asyncio.Semaphore(limit)
+        self.memory = memoryview(bytearray(READ_BYTES))
+        """What comes is looked at before anything else is read into it."""
         self.num_waits = 0
 
     async def ask(self, request: bytes) -> Answer:
