@@ -11,7 +11,7 @@ FROM ${PYTHON_IMAGE} AS requirements
 WORKDIR /build
 COPY pyproject.toml deploy/docker/requirements.py ./
 # only what pyproject.toml names, so that the layers below are rebuilt when that changes and not with every edit
-RUN ["python", "requirements.py", "pyproject.toml", "service", "requirements.txt"]
+RUN ["python", "requirements.py", "pyproject.toml", "service,otel", "requirements.txt"]
 RUN ["python", "requirements.py", "pyproject.toml", "demo", "plots.txt"]
 
 FROM ${PYTHON_IMAGE} AS code

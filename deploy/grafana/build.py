@@ -1,4 +1,4 @@
-"""Writes the dashboard, top to bottom the questions of someone on call. The panels are in panels.py.
+"""Writes the dashboard, top to bottom the questions of someone on call. The panels are in panels*.py.
 
 python deploy/grafana/build.py            # writes dashboards/foveal.json
 python deploy/grafana/build.py --check    # exit code 1 when that file is not what would be written
@@ -7,26 +7,29 @@ python deploy/grafana/build.py --check    # exit code 1 when that file is not wh
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from panels import ROWS
+import panels
+import panels_of_work
 from queries import Panel
 
 OUT = Path(__file__).parent / "dashboards" / "foveal.json"
 COLUMNS = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 PALETTE = {"color": {"mode": "palette-classic"}}
+EXEMPLARS = re.compile(r"foveal_(request|stage)_seconds_bucket")
 
 
 def dashboard() -> dict[str, Any]:
     """The whole document."""
-    panels: list[dict[str, Any]] = []
+    drawn_panels: list[dict[str, Any]] = []
     y = 0
-    for title, row in ROWS.items():
-        panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "panels": []}
+    for title, row in (panels.ROWS | panels_of_work.ROWS).items():
+        drawn_panels.append(
+            {"id": len(drawn_panels) + 1, "type": "row", "title": title, "collapsed": False, "panels": []}
             | {"gridPos": {"x": 0, "y": y, "w": COLUMNS, "h": 1}}
         )
         y, x, height = y + 1, 0, 0
@@ -34,7 +37,7 @@ def dashboard() -> dict[str, Any]:
             if x + panel.width > COLUMNS:
                 y, x, height = y + height, 0, 0
             place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
-            panels.append({"id": len(panels) + 1, "gridPos": place, **drawn(panel)})
+            drawn_panels.append({"id": len(drawn_panels) + 1, "gridPos": place, **drawn(panel)})
             x, height = x + panel.width, max(height, panel.height)
         y += height
     return {
@@ -49,7 +52,7 @@ def dashboard() -> dict[str, Any]:
         "editable": True,
         "templating": {"list": variables()},
         "annotations": {"list": [alerts_shown()]},
-        "panels": panels,
+        "panels": drawn_panels,
     }
 
 
@@ -59,6 +62,7 @@ def drawn(panel: Panel) -> dict[str, Any]:
         {"refId": chr(ord("A") + i), "datasource": SOURCE, "expr": expr, "legendFormat": legend}
         | ({"format": "heatmap"} if panel.kind == "heatmap" else {})
         | ({"instant": True, "range": False} if panel.kind == "stat" else {})
+        | ({"exemplar": True} if panel.kind == "timeseries" and EXEMPLARS.search(expr) else {})
         for i, (expr, legend) in enumerate(panel.queries)
     ]
     return {

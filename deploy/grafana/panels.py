@@ -1,17 +1,12 @@
-"""The panels of the dashboard, row by row: each row is a question, each panel part of its answer."""
+"""The first panels of the dashboard, for whoever is on call: healthy, fast, full. panels_of_work.py has the others."""
 
 from __future__ import annotations
 
 from queries import (
-    ALL_WELL,
     ASKED,
     FAILED,
-    FAILURES,
-    FRESH,
     GOOD_ABOVE_ZERO,
     HERE,
-    HITS,
-    NO_GPU,
     PADDING,
     WORK,
     Panel,
@@ -98,8 +93,11 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Lateness of the event loop",
             "s",
-            [(f"max by (instance) (foveal_loop_lag_seconds{{{HERE}}})", "{{instance}}")],
-            "Every request waits at least that long at every step.",
+            [
+                (quantile(q, "foveal_loop_lag_seconds", HERE, "instance"), f"{{{{instance}}}} {name}")
+                for q, name in ((0.5, "median"), (0.99, "p99"), (1, "worst"))
+            ],
+            "Of what is due at any moment: every request waits so long at every step.",
             width=12,
         ),
     ],
@@ -128,7 +126,7 @@ ROWS: dict[str, list[Panel]] = {
             "Refused at the door",
             "reqps",
             [(rate("foveal_admission_rejections_total", HERE, "reason"), "{{reason}}")],
-            f"tokens: encoders are full. bytes: memory is. {ALL_WELL}",
+            "tokens: encoders are full. bytes: memory is. handover: too much is held for LLM servers.",
         ),
         Panel(
             "Fill of packs",
@@ -160,86 +158,6 @@ ROWS: dict[str, list[Panel]] = {
             [(rate("foveal_packs_total", HERE, "mode, reason"), "{{mode}} {{reason}}")],
             "eager with another reason than cpu is a missed graph.",
             width=6,
-        ),
-    ],
-    "Is it balanced?": [
-        Panel(
-            "Packs of each worker",
-            "ops",
-            [(rate("foveal_packs_total", HERE, "instance, worker"), "{{instance}} {{worker}}")],
-            "Alike is well.",
-        ),
-        Panel(
-            "Ready workers",
-            "short",
-            [(f"sum by (instance, worker) (foveal_worker_up{{{HERE}}})", "{{instance}} {{worker}}")],
-            "A step down is a death.",
-            stacked=True,
-        ),
-        Panel(
-            "Device memory",
-            "bytes",
-            [
-                (f"sum by (worker, kind) (foveal_gpu_memory_bytes{{{HERE}}})", "{{worker}} {{kind}}"),
-                (f"sum by (worker) (foveal_graph_memory_bytes{{{HERE}}})", "{{worker}} graphs"),
-            ],
-            "On the CPU: the weights alone.",
-        ),
-        Panel(
-            "Replays by budget",
-            "ops",
-            [(rate("foveal_graph_replays_total", HERE, "budget"), "{{budget}}")],
-            f"Which graphs earn their memory. {NO_GPU}",
-            width=12,
-            stacked=True,
-        ),
-        Panel(
-            "Children lost",
-            "short",
-            [(f"sum by (worker, kind) (increase(foveal_worker_restarts_total{{{HERE}}}[5m]))", "{{kind}} {{worker}}")],
-            "In five minutes.",
-            width=12,
-        ),
-    ],
-    "Is it efficient?": [
-        Panel("Tokens", "ops", [(rate("foveal_tokens_total", HERE, "instance"), "{{instance}}")], "Encoded a second."),
-        Panel(
-            "Images by what became of them",
-            "ops",
-            [(rate("foveal_images_total", HERE, "outcome"), "{{outcome}}")],
-            "cache_hit and coalesced cost no encoder.",
-            stacked=True,
-        ),
-        Panel("Answers", "Bps", [(rate("foveal_egress_bytes_total"), "sent")], "Bytes a second on the wire."),
-        Panel("Cache hits", "percentunit", [(share(HITS, FRESH), "share")], "Of the pictures that were looked up."),
-        Panel("Cache", "bytes", [(f"sum(foveal_cache_bytes{{{HERE}}})", "held")], "Bounded by --cache-bytes."),
-        Panel(
-            "Cache evictions",
-            "ops",
-            [(rate("foveal_cache_evictions_total"), "evictions")],
-            "Many, while hits are few: the cache is too small to matter, or useless for this traffic.",
-        ),
-    ],
-    "What fails?": [
-        Panel(
-            "Requests by code",
-            "reqps",
-            [(rate("foveal_requests_total", WORK, "code"), "{{code}}")],
-            "All of them.",
-            width=12,
-            stacked=True,
-        ),
-        Panel(
-            "Failures by code",
-            "reqps",
-            [
-                (
-                    rate("foveal_requests_total", FAILURES, "status, code"),
-                    "{{status}} {{code}}",
-                )
-            ],
-            f"4xx are the callers'. 500 is a bug: its request id is in the log. {ALL_WELL}",
-            width=12,
         ),
     ],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 NO_GPU = "Empty without a GPU."
+NO_LLM = "Empty without an LLM server behind it."
 ALL_WELL = "Empty when all is well."
 """What a description ends with where nothing to see is no fault. `make load` reads it too."""
 

@@ -15,8 +15,15 @@ import yaml
 from tests.load.prometheus import Prometheus, QueryFailed
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-MAY_BE_EMPTY = ("Empty without a GPU.", "Empty when all is well.")
+MAY_BE_EMPTY = ("Empty without a GPU.", "Empty without an LLM server behind it.", "Empty when all is well.")
 """What a panel's description says where nothing to see is no fault."""
+NEEDS = {
+    "foveal_gpu_throttled": "a GPU",
+    "foveal_gpu_ecc_uncorrected_errors": "a GPU",
+    "foveal_gateway_upstream_up": "an LLM server",
+}
+"""What has series only on other machines than a plain CPU. The family must be there all the same."""
+EXEMPLARS = "foveal_request_seconds_bucket"
 VARIABLES = {"$__rate_interval": "1m", "$instance": ".*", "$stage": ".*"}
 METRIC = re.compile(r"\bfoveal_\w+")
 
@@ -29,6 +36,10 @@ class Expression:
     text: str
     may_be_empty: bool = False
     must_be_empty: bool = False
+    family: str = ""
+    """Must be there, with series or without."""
+    needs: str = ""
+    """What this machine may lack, so that there is nothing to see."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ def of_alerts() -> Iterator[Expression]:
 def of_metrics() -> Iterator[Expression]:
     """Whether there is anything behind the names that the alerts use."""
     for name in sorted({name for rule in rules() for name in METRIC.findall(rule["expr"])}):
-        yield Expression(f"metric {name}", f"count({name})")
+        yield Expression(f"metric {name}", f"count({name})", family=name, needs=NEEDS.get(name, ""))
 
 
 def asked(prometheus: Prometheus, expression: Expression) -> Finding:
@@ -90,8 +101,18 @@ def asked(prometheus: Prometheus, expression: Expression) -> Finding:
         series = prometheus.query(expression.text)
     except QueryFailed as error:
         return Finding(expression.where, expression.text, f"invalid: {error}")
+    if expression.family and not prometheus.knows(expression.family):
+        return Finding(expression.where, expression.text, "no such family")
     told = [one for one in series if not math.isnan(float(one["value"][1]))]
     return Finding(expression.where, expression.text, _verdict(expression, len(told), len(series)), len(told))
+
+
+def of_exemplars(prometheus: Prometheus) -> Finding:
+    """Whether Prometheus has request ids beside the latencies."""
+    labels = prometheus.exemplars(EXEMPLARS)
+    found = sum("request_id" in one for one in labels)
+    verdict = "ok" if found else "no exemplar with a request id"
+    return Finding("exemplars of requests", f"query_exemplars({EXEMPLARS})", verdict, found)
 
 
 def _verdict(expression: Expression, num_told: int, num_series: int) -> str:
@@ -99,6 +120,8 @@ def _verdict(expression: Expression, num_told: int, num_series: int) -> str:
         return "it holds now" if num_told else "ok (empty)"
     if num_told:
         return "ok"
+    if expression.needs:
+        return f"ok (empty without {expression.needs})"
     if expression.may_be_empty:
         return "ok (empty)"
     return "only NaN" if num_series else "empty"

@@ -22,7 +22,7 @@ import httpx
 
 from foveal.bench.serve.pictures import synthetic
 from foveal.demo.server import serving
-from tests.load.expressions import Finding, asked, of_alerts, of_dashboards, of_metrics
+from tests.load.expressions import Finding, asked, of_alerts, of_dashboards, of_exemplars, of_metrics
 from tests.load.page import write_page
 from tests.load.prometheus import SCRAPE_SECONDS, Prometheus, watching
 
@@ -50,7 +50,7 @@ def load(url: str, out: Path, args: argparse.Namespace) -> int:
 def look(prometheus: Prometheus) -> list[Finding]:
     """Every expression there is."""
     expressions = (*of_dashboards(), *of_alerts(), *of_metrics())
-    return [asked(prometheus, expression) for expression in expressions]
+    return [*(asked(prometheus, expression) for expression in expressions), of_exemplars(prometheus)]
 
 
 def told(findings: Iterable[Finding]) -> bool:

@@ -19,6 +19,7 @@ import yaml
 CONFIG = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
 SCRAPE_SECONDS = 1
 READY_SECONDS = 30.0
+EXEMPLAR_SECONDS = 600
 
 
 class QueryFailed(Exception):
@@ -38,6 +39,18 @@ class Prometheus:
             raise QueryFailed(answer["error"])
         result = answer["data"]["result"]
         return result if answer["data"]["resultType"] == "vector" else [{"metric": {}, "value": result}]
+
+    def knows(self, sample: str) -> bool:
+        """True if a scrape told of the family of a sample, with series or without."""
+        told = self.http.get("/api/v1/metadata").json()["data"]
+        return any(sample.removesuffix(end) in told for end in ("", "_total", "_bucket", "_count", "_sum"))
+
+    def exemplars(self, metric: str) -> list[dict[str, str]]:
+        """The labels of its exemplars of the last minutes."""
+        now = time.time()
+        params = {"query": metric, "start": str(now - EXEMPLAR_SECONDS), "end": str(now)}
+        answer = self.http.get("/api/v1/query_exemplars", params=params).json()
+        return [one["labels"] for series in answer["data"] for one in series["exemplars"]]
 
     def is_ready(self) -> bool:
         try:
@@ -67,6 +80,7 @@ def watching(target: str) -> Iterator[Prometheus | None]:
         config, port = Path(folder, "prometheus.yml"), free_port()
         config.write_text(config_for(target))
         flags = [f"--config.file={config}", f"--storage.tsdb.path={folder}/data", "--log.level=warn"]
+        flags.append("--enable-feature=exemplar-storage")
         process = subprocess.Popen([program, *flags, f"--web.listen-address=127.0.0.1:{port}"])
         try:
             http.base_url = httpx.URL(f"http://127.0.0.1:{port}")

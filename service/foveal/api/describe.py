@@ -1,4 +1,4 @@
-"""The routes that describe the server: /live, /ready, /health, /info, /v1/models, /metrics. None waits for work."""
+"""The routes that describe the server: /live, /ready, /health, /info, /v1/models. None waits for work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import time
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -15,9 +14,9 @@ from foveal import __version__
 from foveal.api.context import Server, context_of, server_of
 from foveal.api.errors import error_response
 from foveal.api.keys import require_key
-from foveal.engine.assembly import Service
 from foveal.errors import Draining, Unavailable
 from foveal.families.spec import ModelSpec
+from foveal.handover.service import HandoverService
 
 _STARTED = int(time.time())
 _LIMITS = (
@@ -30,6 +29,8 @@ _LIMITS = (
     "max_items_per_pack",
     "max_wait_ms",
     "cache_bytes",
+    "handover_bytes",
+    "handover_seconds",
     "request_timeout_seconds",
     "prep_timeout_seconds",
     "prep_memory_bytes",
@@ -66,9 +67,13 @@ async def models(request: Request) -> Response:
     """OpenAI's list, with the one model."""
     server = server_of(request)
     require_key(request, server.keys)
+    return JSONResponse({"object": "list", "data": own_models(server)})
+
+
+def own_models(server: Server) -> list[dict[str, Any]]:
+    """The one model, as OpenAI lists it; raises Unavailable."""
     name = _known(server).engine.spec.name
-    entry = {"id": name, "object": "model", "created": _STARTED, "owned_by": "foveal"}
-    return JSONResponse({"object": "list", "data": [entry]})
+    return [{"id": name, "object": "model", "created": _STARTED, "owned_by": "foveal"}]
 
 
 async def info(request: Request) -> Response:
@@ -86,18 +91,14 @@ async def info(request: Request) -> Response:
             "workers": [worker.shown() for worker in service.pool.workers],
             "prep_workers": service.prep.shown(),
             "cache": service.engine.cache.shown(),
+            "handover": service.handover.shown(),
+            "llm_servers": server.upstreams.shown() if server.upstreams else [],
             "versions": _versions(),
         }
     )
 
 
-async def metrics(request: Request) -> Response:
-    """Prometheus text."""
-    body = generate_latest(server_of(request).metrics.registry)
-    return Response(body, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
-
-
-def _known(server: Server) -> Service:
+def _known(server: Server) -> HandoverService:
     if server.service is None:
         raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=1.0)
     return server.service

@@ -6,20 +6,35 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
-from starlette.requests import ClientDisconnect
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from foveal.api.account import facts_of
 from foveal.api.context import RequestContext, Server, open_context
 from foveal.api.errors import error_response
+from foveal.api.tracing import Tracing
 from foveal.errors import FovealError
+from foveal.metrics import GONE, Metrics, exemplar
 
 log = logging.getLogger("foveal.requests")
 
-GONE = 499
-"""Status in log and metrics of a caller who left before an answer; nobody receives it."""
 QUIET = frozenset({"/live", "/ready", "/health", "/metrics"})
+SHOWN = ("request_id", "code", "failed_in", "param", "images", "tokens", "cached", "mode")
+"""Of a log line's facts, those that a span has too."""
+OTHER = "other"
+"""As which all paths that are not registered count."""
+
+
+def expect_routes(metrics: Metrics, router: Router) -> None:
+    """Series for each documented route from the start."""
+    metrics.expect_route(OTHER, does_work=False)
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            metrics.expect_route(route.path, does_work="POST" in (route.methods or ()))
 
 
 class RequestMiddleware:
@@ -53,22 +68,34 @@ class RequestMiddleware:
         if not answer.status and context.code == "ok":
             context.code = "gone"
         seconds = time.monotonic() - context.arrival
-        metrics = self._server.metrics
-        metrics.requests.labels(route, str(status), context.code).inc()
-        metrics.request_seconds.labels(route).observe(seconds)
-        metrics.egress_bytes.inc(answer.num_bytes)
-        level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
         facts = {"route": route, "method": scope["method"], "status": status, "code": context.code}
         facts |= {"seconds": round(seconds, 6), "bytes": answer.num_bytes, "request_id": context.request_id}
-        log.log(level, "request", extra=facts | context.facts)
+        facts |= facts_of(context)
+        is_quiet = scope["path"] in QUIET
+        if self._server.tracing is not None and not is_quiet:
+            facts["trace_id"] = self._trace(self._server.tracing, scope, context, facts)
+        metrics = self._server.metrics
+        metrics.requests.labels(route, str(status), context.code).inc()
+        label = exemplar(context.request_id, facts.get("trace_id", ""))
+        metrics.request_seconds.labels(route).observe(seconds, label)
+        metrics.egress_bytes.inc(answer.num_bytes)
+        log.log(logging.DEBUG if is_quiet else logging.INFO, "request", extra=facts)
+
+    def _trace(self, tracing: Tracing, scope: Scope, context: RequestContext, facts: dict[str, Any]) -> str:
+        attributes = {f"foveal.{name}": facts[name] for name in SHOWN if name in facts}
+        attributes |= {"http.request.method": facts["method"], "http.route": facts["route"]}
+        attributes |= {"http.response.status_code": facts["status"], "http.response.body.size": facts["bytes"]}
+        name = f"{facts['method']} {facts['route']}"
+        headers = HTTPConnection(scope).headers
+        return tracing.record(name, context.arrival, headers, attributes, context.course, context.images)
 
     def _route(self, scope: Scope) -> str:
         """The path as registered, so that the label has few values."""
         for route in self._router.routes:
             match, _ = route.matches(scope)
             if match is not Match.NONE:
-                return str(getattr(route, "path", "other"))
-        return "other"
+                return str(getattr(route, "path", OTHER))
+        return OTHER
 
 
 class _Answer:

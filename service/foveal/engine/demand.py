@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foveal.engine.course import Course
+
 
 @dataclass(frozen=True, eq=False)
 class Asker:
@@ -25,6 +27,8 @@ class Demand:
         self.priority = 0
         self.deadline: float | None = None
         """The first deadline of those who wait."""
+        self.course = Course()
+        """How far the image has come."""
         self._last: float | None = None
         self._askers: list[Asker] = []
         for asker in askers:

@@ -22,6 +22,8 @@ GPU_DEPTH = 2
 CPU_DEPTH = 1
 """A CPU worker has nothing to overlap, and a later choice of pack is a better one."""
 NVIDIA_SMI_SECONDS = 10
+PCI_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+"""The variable with which CUDA counts GPUs as nvidia-smi and NVML do."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,18 @@ class Placement:
     places: tuple[Place, ...]
     threads: int
     """torch threads of each worker; 0 leaves torch's choice."""
+
+    @property
+    def gpus(self) -> dict[str, str]:
+        """The GPU of each worker, as CUDA_VISIBLE_DEVICES names it."""
+        if self.device == "cpu":
+            return {}
+        return {place.name: place.environment["CUDA_VISIBLE_DEVICES"] for place in self.places}
+
+    @property
+    def is_pci_order(self) -> bool:
+        """True if an index means to CUDA what it means to NVML."""
+        return all(PCI_ORDER in place.environment.items() for place in self.places)
 
 
 def worker_places(settings: Settings, environment: dict[str, str]) -> Placement:
@@ -73,6 +87,8 @@ def _pick(name: str, gpus: list[str]) -> str:
 
 
 def _on_gpus(gpus: list[str], environment: dict[str, str]) -> Placement:
+    if "CUDA_VISIBLE_DEVICES" not in environment:  # these are nvidia-smi's indices, and CUDA's own order may differ
+        environment = {**environment, PCI_ORDER[0]: PCI_ORDER[1]}
     places = tuple(
         Place(f"cuda-{i}", {**environment, "CUDA_VISIBLE_DEVICES": gpu}, GPU_DEPTH) for i, gpu in enumerate(gpus)
     )

@@ -24,8 +24,8 @@ schemathesis = pytest.importorskip("schemathesis")
 requests = pytest.importorskip("requests")
 
 EXAMPLES = 60
-POST = [("/encode", "POST"), ("/v1/embeddings", "POST")]
-GET = [(path, "GET") for path in ("/live", "/ready", "/health", "/info", "/metrics", "/v1/models")]
+POST = [("/encode", "POST"), ("/v1/embeddings", "POST"), ("/v1/chat/completions", "POST")]
+GET = [(path, "GET") for path in ("/live", "/ready", "/health", "/info", "/metrics", "/v1/models", "/embeddings/{key}")]
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 CASES = [(*route, mode) for route in POST for mode in (RIGHT, WRONG)] + [(*route, RIGHT) for route in GET]
 
@@ -107,16 +107,33 @@ ITEMS = st.sampled_from(
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(items=st.lists(ITEMS, min_size=1, max_size=3), form=st.sampled_from(["base64", "float"]), binary=st.booleans())
+@given(
+    items=st.lists(ITEMS, min_size=1, max_size=3),
+    form=st.sampled_from(["base64", "float"]),
+    binary=st.booleans(),
+    deliver=st.sampled_from(["answer", "hold"]),
+)
 def test_pictures_among_them_are_answered_in_the_documented_shape(
-    api: Api, items: list[Any], form: str, binary: bool
+    api: Api, items: list[Any], form: str, binary: bool, deliver: str
 ) -> None:
     case = api.schema["/encode"]["POST"].Case(
-        body={"images": items, "encoding_format": form},
+        body={"images": items, "encoding_format": form, "deliver": deliver},
         headers={"Accept": "application/vnd.foveal.safetensors" if binary else "application/json"},
         media_type="application/json",
     )
     check(api, case)
+
+
+def test_what_is_held_of_a_chat_is_answered_and_fetched_in_the_documented_shape(api: Api) -> None:
+    content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{GOOD}"}}]
+    chat = api.schema["/v1/chat/completions"]["POST"].Case(
+        body={"messages": [{"role": "user", "content": content}]}, media_type="application/json"
+    )
+    check(api, chat)
+    (key,) = api.answer(chat).json()["ec_transfer_params"]
+    fetch = api.schema["/embeddings/{key}"]["GET"].Case(path_parameters={"key": key})
+    check(api, fetch)
+    assert api.answer(fetch).status_code == 200
 
 
 def test_every_error_of_the_table_is_documented_with_its_shape(api: Api) -> None:

@@ -79,6 +79,7 @@ def test_requirements_are_those_of_the_project_without_torch() -> None:
     assert {line for line in wanted if line not in found(text, "service")} == {
         line for line in wanted if line.startswith("torch>")
     }
+    assert set(project["optional-dependencies"]["otel"]) <= set(found(text, "service,otel")) - set(wanted)
 
 
 @pytest.mark.parametrize(("status", "exit_code"), [(200, 0), (503, 1)])

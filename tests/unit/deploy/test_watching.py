@@ -130,7 +130,7 @@ def test_panels_that_the_runbook_names_exist() -> None:
 
 def test_settings_that_the_runbook_names_exist() -> None:
     text = (ROOT / "docs" / "runbook.md").read_text()
-    of_other_commands = {"no-log-prefix", "url", "rates", "max-p99-ms", "cpu-threads"}
+    of_other_commands = {"no-log-prefix", "url", "rates", "max-p99-ms", "cpu-threads", "enable-feature"}
     named = set(re.findall(r"--([a-z][a-z0-9-]+)", text)) - of_other_commands
     assert {name.replace("-", "_") for name in named} <= set(Settings.model_fields)
 
