@@ -12,10 +12,10 @@ GPU_OUT ?= .
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak clean
+.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
 
 help:  ## print the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 install: .venv/.installed  ## make .venv with the service, the SDK and the development tools
 
@@ -75,5 +75,8 @@ chaos: install  ## floods, storms, crashes and restarts on real processes, measu
 soak: install  ## an hour of mixed traffic: nothing may grow (SOAK="--seconds 300")
 	$(BIN)/python -m tests.chaos.soak $(SOAK)
 
+e2e: install  ## a real vLLM on the CPU against foveal, all ways of handing over, and faults (E2E="--families qwen3_vl")
+	$(BIN)/python -m tests.e2e $(E2E)
+
 clean:  ## remove what the targets made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist demo-output load-report
+	rm -rf .venv .e2e .pytest_cache .mypy_cache .ruff_cache build dist demo-output load-report

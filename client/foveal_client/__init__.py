@@ -35,19 +35,23 @@ from foveal_client._errors import (
     UrlFailed,
     UrlForbidden,
 )
+from foveal_client._handover import InvalidEmbedding
 from foveal_client._images import ImageInput
+from foveal_client._messages import vllm_messages, vllm_messages_async
 from foveal_client._types import (
     DType,
     Embedding,
     EncodeKeywords,
     EncodeOptions,
     GridTHW,
+    Held,
     Level,
     OutputKind,
     Oversize,
     ServerInfo,
     Usage,
 )
+from foveal_client._vllm import vllm_inputs
 
 __all__ = [
     "APIStatusError",
@@ -66,8 +70,10 @@ __all__ = [
     "EncodeOptions",
     "FovealError",
     "GridTHW",
+    "Held",
     "ImageInput",
     "InternalError",
+    "InvalidEmbedding",
     "InvalidRequest",
     "InvalidResponse",
     "Level",
@@ -88,4 +94,7 @@ __all__ = [
     "UrlFailed",
     "UrlForbidden",
     "Usage",
+    "vllm_inputs",
+    "vllm_messages",
+    "vllm_messages_async",
 ]

@@ -16,8 +16,8 @@ from foveal_client._images import ImageInput, is_ready_to_send, read_images
 from foveal_client._requests import Call, encode_call
 from foveal_client._retry import Clock, Tries
 from foveal_client._session import READY, Session, not_ready_or_raise
-from foveal_client._types import Embedding, EncodeKeywords, ServerInfo
-from foveal_client._wire import read_answer, read_info, read_models
+from foveal_client._types import Embedding, EncodeKeywords, Held, ServerInfo
+from foveal_client._wire import read_answer, read_held, read_info, read_models
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
 
@@ -60,14 +60,21 @@ class Client:
 
         Raises FovealError; TypeError, ValueError or OSError for an image or an option that cannot be sent.
         """
-        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
-        request_id = options.pop("request_id", None)
-        is_list = isinstance(image, (list, tuple))
         images = image if isinstance(image, (list, tuple)) else [image]
-        sources = read_images(images)
-        answer = self._send(encode_call(sources, options, request_id), tries)
-        found = read_answer(answer, len(sources))
-        return found if is_list else found[0]
+        found = read_answer(self._encode(images, options), len(images))
+        return found if isinstance(image, (list, tuple)) else found[0]
+
+    @overload
+    def hold(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Held: ...
+    @overload
+    def hold(self, image: list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]) -> list[Held]: ...
+    def hold(
+        self, image: ImageInput | list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> Held | list[Held]:
+        """As `encode`, but the server that took the call keeps the rows, of all images or none, to be fetched there."""
+        images = image if isinstance(image, (list, tuple)) else [image]
+        found = read_held(self._encode(images, options, hold=True), len(images))
+        return found if isinstance(image, (list, tuple)) else found[0]
 
     def info(self) -> ServerInfo:
         """What the server says of its model, limits and workers."""
@@ -97,6 +104,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _encode(self, images: Sequence[ImageInput], options: EncodeKeywords, *, hold: bool = False) -> Answer:
+        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
+        request_id = options.pop("request_id", None)
+        return self._send(encode_call(read_images(images), options, request_id, hold=hold), tries)
 
     def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
@@ -152,15 +164,21 @@ class AsyncClient:
         self, image: ImageInput | list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
     ) -> Embedding | list[Embedding]:
         """As `Client.encode`. Files are read, and pixels compressed, in a thread."""
-        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
-        request_id = options.pop("request_id", None)
-        is_list = isinstance(image, (list, tuple))
         images = image if isinstance(image, (list, tuple)) else [image]
-        is_cheap = all(is_ready_to_send(each) for each in images)
-        sources = read_images(images) if is_cheap else await asyncio.to_thread(read_images, images)
-        answer = await self._send(encode_call(sources, options, request_id), tries)
-        found = read_answer(answer, len(sources))
-        return found if is_list else found[0]
+        found = read_answer(await self._encode(images, options), len(images))
+        return found if isinstance(image, (list, tuple)) else found[0]
+
+    @overload
+    async def hold(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Held: ...
+    @overload
+    async def hold(self, image: list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]) -> list[Held]: ...
+    async def hold(
+        self, image: ImageInput | list[ImageT] | tuple[ImageT, ...], **options: Unpack[EncodeKeywords]
+    ) -> Held | list[Held]:
+        """As `Client.hold`."""
+        images = image if isinstance(image, (list, tuple)) else [image]
+        found = read_held(await self._encode(images, options, hold=True), len(images))
+        return found if isinstance(image, (list, tuple)) else found[0]
 
     async def info(self) -> ServerInfo:
         """What the server says of its model, limits and workers."""
@@ -190,6 +208,13 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def _encode(self, images: Sequence[ImageInput], options: EncodeKeywords, *, hold: bool = False) -> Answer:
+        tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
+        request_id = options.pop("request_id", None)
+        is_cheap = all(is_ready_to_send(each) for each in images)
+        sources = read_images(images) if is_cheap else await asyncio.to_thread(read_images, images)
+        return await self._send(encode_call(sources, options, request_id, hold=hold), tries)
 
     async def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""

@@ -32,9 +32,13 @@ class Call:
     files: Sequence[Part] | None = None
 
 
-def encode_call(sources: Sequence[Source], options: EncodeOptions, request_id: str | None) -> Call:
+def encode_call(
+    sources: Sequence[Source], options: EncodeOptions, request_id: str | None, *, hold: bool = False
+) -> Call:
     """POST /encode: one image as a raw body, several as multipart, JSON as soon as one of them is a URL."""
     given = check_options(options)
+    if hold:
+        given["deliver"] = "hold"
     # Embeddings hardly compress; asking for plain bytes saves both sides the try.
     headers = {"Accept": MEDIA_TYPE, "Accept-Encoding": "identity", **request_id_header(request_id)}
     if any(isinstance(source, Url) for source in sources):

@@ -37,7 +37,7 @@ class _Place:
     end: int
 
 
-def read_container(body: bytes | bytearray) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+def read_container(body: bytes | bytearray | memoryview) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
     """The tensors, as views on `body`, and the metadata. Raises InvalidResponse, naming both numbers."""
     header, start = _header(body)
     metadata = _metadata(header.pop("__metadata__", {}))
@@ -46,7 +46,7 @@ def read_container(body: bytes | bytearray) -> tuple[dict[str, npt.NDArray[Any]]
     return {place.name: _view(body, start, place) for place in places}, metadata
 
 
-def _header(body: bytes | bytearray) -> tuple[dict[str, Any], int]:
+def _header(body: bytes | bytearray | memoryview) -> tuple[dict[str, Any], int]:
     """The header's JSON object, and where the tensors' bytes begin."""
     if len(body) < _LENGTH_BYTES:
         raise InvalidResponse(f"a safetensors body has at least {_LENGTH_BYTES} bytes, this one {len(body)}")
@@ -112,7 +112,7 @@ def _check_layout(places: list[_Place], num_bytes: int) -> None:
         raise InvalidResponse(f"the tensors end at byte {at}, the body has {num_bytes} after its header")
 
 
-def _view(body: bytes | bytearray, start: int, place: _Place) -> npt.NDArray[Any]:
+def _view(body: bytes | bytearray | memoryview, start: int, place: _Place) -> npt.NDArray[Any]:
     count = (place.end - place.begin) // place.dtype.itemsize
     flat = np.frombuffer(body, place.dtype, count, start + place.begin) if count else np.empty(0, place.dtype)
     # Writers pad the header so that this holds; one that did not costs a copy, since few libraries take such arrays.

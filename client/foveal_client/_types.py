@@ -10,6 +10,9 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from foveal_client import _vllm
+from foveal_client._handover import merge_size_of, validate_embedding
+
 OutputKind = Literal["tokens", "pooled"]
 DType = Literal["bfloat16", "float16", "float32"]
 Oversize = Literal["reject", "downscale"]
@@ -92,6 +95,8 @@ class Embedding:
     dtype: DType
     sha256: str
     """Hex, of the image's bytes as sent."""
+    key: str
+    """64 hex digits that name this very embedding: the bytes, the weights, and all options that decide the values."""
     levels: tuple[Level, ...]
     """Parts of a row, left to right; empty when the row is one piece."""
     request_id: str | None
@@ -121,6 +126,24 @@ class Embedding:
         # NumPy's bfloat16 is a foreign type to torch, so the bits travel as int16.
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
 
+    def to_vllm_part(self, *, by_key: bool = False) -> dict[str, Any]:
+        """vLLM's chat part for this picture: `{"type": "image_embeds", ..., "uuid": key}`, ready for a message.
+
+        `by_key` leaves the values out: for a vLLM whose encoder-cache connector fetches them. Raises InvalidEmbedding
+        for what could end or mislead the LLM server: pooled output, values that are not finite, rows off the grid.
+        """
+        self.check_for_llm()
+        return (
+            _vllm.grid_part(self.grid_thw, self.key)
+            if by_key
+            else _vllm.image_embeds_part(self.values, self.grid_thw, self.key)
+        )
+
+    def check_for_llm(self) -> None:
+        """Raises InvalidEmbedding unless rows, grid, levels and values agree as an LLM server needs it."""
+        merge_size = merge_size_of(self.tokens, self.grid_thw)
+        validate_embedding(self.values, self.grid_thw, merge_size=merge_size, num_levels=len(self.levels) or 1)
+
     def level(self, which: str | int) -> npt.NDArray[Any]:
         """The columns of one level, as a view. Raises KeyError for an unknown name, IndexError for a bad index."""
         if isinstance(which, int):
@@ -131,6 +154,30 @@ class Embedding:
                 raise KeyError(f"no level {which!r}; this model has: {', '.join(by_name) or 'none'}")
             found = by_name[which]
         return self.values[..., found.start : found.stop]
+
+
+@dataclass(frozen=True)
+class Held:
+    """One image whose rows the server keeps, for an LLM server to fetch by key; all but the rows that it needs."""
+
+    key: str
+    """64 hex digits: `GET /embeddings/KEY`, and the `uuid` of vLLM's parts."""
+    grid_thw: GridTHW
+    tokens: int
+    """What the image costs an LLM: rows of what is held."""
+    shape: tuple[int, ...]
+    """[tokens, width] of what is held."""
+    dtype: DType
+    model: str
+    sha256: str
+    """Hex, of the image's bytes as sent."""
+    request_id: str | None
+    usage: Usage
+
+    def to_vllm_part(self) -> dict[str, Any]:
+        """vLLM's chat part for this picture by its key, for a vLLM that fetches. Raises InvalidEmbedding."""
+        merge_size_of(self.tokens, self.grid_thw)
+        return _vllm.grid_part(self.grid_thw, self.key)
 
 
 @dataclass(frozen=True)

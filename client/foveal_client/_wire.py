@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,14 @@ import numpy.typing as npt
 from foveal_client._answers import Answer, parse_json
 from foveal_client._errors import InvalidResponse
 from foveal_client._safetensors import read_container
-from foveal_client._types import DType, Embedding, GridTHW, Level, ServerInfo, Usage
+from foveal_client._types import DType, Embedding, GridTHW, Held, Level, ServerInfo, Usage
 
 MEDIA_TYPE = "application/vnd.foveal.safetensors"
 _MEDIA_TYPES = {MEDIA_TYPE, "application/octet-stream"}
 _MAX_EXTRA_ROWS = 16
 """Class and register rows that some towers put in front of their patches' rows."""
-_Kind = TypeVar("_Kind", int, str)
+_KEY = re.compile(r"[0-9a-f]{64}")
+_Kind = TypeVar("_Kind", int, str, list[Any])
 _TIMING = re.compile(r"\s*([\w.-]+)\s*(?:;.*?\bdur=\"?([0-9.]+)\"?.*)?")
 
 
@@ -44,7 +45,7 @@ def read_embeddings(
     if set(tensors) != set(names):
         raise InvalidResponse(f"expected the tensors of {num_images} images, got {len(tensors)}: {sorted(tensors)[:8]}")
     tokens = _list_of(metadata, "tokens", int, num_images)
-    hashes = _list_of(metadata, "sha256", str, num_images)
+    hashes, keys = _list_of(metadata, "sha256", str, num_images), read_keys(metadata, num_images)
     usage, levels, dtype = _usage(metadata), read_levels(_json(metadata, "levels")), _value(metadata, "dtype")
     model = _value(metadata, "model")
     if usage.images != num_images:
@@ -53,9 +54,31 @@ def read_embeddings(
         _check_image(name, tensors[name], grid, count, dtype, levels)
     return [
         Embedding(
-            tensors[name], grid, count, model, cast(DType, dtype), digest, levels, request_id, timings or {}, usage
+            tensors[name], grid, count, model, cast(DType, dtype), digest, key, levels, request_id, timings or {}, usage
         )
-        for name, grid, count, digest in zip(names, grids, tokens, hashes, strict=True)
+        for name, grid, count, digest, key in zip(names, grids, tokens, hashes, keys, strict=True)
+    ]
+
+
+def read_held(answer: Answer, num_images: int) -> list[Held]:
+    """What the server holds after a 200, in request order. Raises InvalidResponse for anything that does not agree."""
+    if answer.media_type not in _MEDIA_TYPES:
+        raise InvalidResponse(f"expected {MEDIA_TYPE}, got {answer.media_type or 'a body without a type'}")
+    tensors, metadata = read_container(answer.body)
+    grids = _grids(tensors.pop("grid_thw", None), num_images)
+    if tensors:
+        raise InvalidResponse(f"the rows should be held, but came: {sorted(tensors)[:8]}")
+    tokens, shapes = _list_of(metadata, "tokens", int, num_images), _list_of(metadata, "shapes", list, num_images)
+    hashes, keys = _list_of(metadata, "sha256", str, num_images), read_keys(metadata, num_images)
+    model, dtype, usage = _value(metadata, "model"), _value(metadata, "dtype"), _usage(metadata)
+    if dtype not in get_args(DType):
+        raise InvalidResponse(f"dtype is {dtype[:80]!r}, not one of {', '.join(get_args(DType))}")
+    for shape, count in zip(shapes, tokens, strict=True):
+        if len(shape) != 2 or not all(type(side) is int and side > 0 for side in shape) or shape[0] != count:
+            raise InvalidResponse(f"an image of {count} tokens cannot have the shape {str(shape)[:80]}")
+    return [
+        Held(key, grid, count, tuple(shape), cast(DType, dtype), model, digest, answer.request_id, usage)
+        for key, grid, count, shape, digest in zip(keys, grids, tokens, shapes, hashes, strict=True)
     ]
 
 
@@ -111,6 +134,14 @@ def read_models(answer: Answer) -> list[str]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidResponse("/v1/models is not a list of models with an id each")
     return cast(list[str], names)
+
+
+def read_keys(metadata: Mapping[str, str], num_images: int) -> list[str]:
+    """Content keys of the images. Raises InvalidResponse for anything that is none: keys become parts of paths."""
+    keys = _list_of(metadata, "keys", str, num_images)
+    if wrong := next((key for key in keys if not _KEY.fullmatch(key)), None):
+        raise InvalidResponse(f"a key is 64 hex digits, not {wrong[:80]!r}")
+    return keys
 
 
 def _grids(found: npt.NDArray[Any] | None, num_images: int) -> list[GridTHW]:

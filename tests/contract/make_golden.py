@@ -1,7 +1,8 @@
 """Writes `golden/`: bytes that both sides of the HTTP contract must agree on. `--check` compares and writes nothing.
 
-Made from the contract alone with struct and json, by neither side's code. Each answer stands twice: as `.safetensors`,
-the bytes of the body, and as `.json`, what they say. A server that writes `.json`'s content must give these bytes.
+Made from the contract alone with struct and json, by neither side's code. Each answer of /encode stands twice: as
+`.safetensors`, the bytes of the body, and as `.json`, what they say. A server that writes `.json`'s content must give
+these bytes. `handover/` has what is held for an LLM server: the answer of deliver=hold, and the file that is fetched.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def _answer(
         "model": "builtin:golden",
         "dtype": dtype,
         "sha256": [hashlib.sha256(f"picture {place}".encode()).hexdigest() for place in range(len(grids))],
+        "keys": [hashlib.sha256(f"key {place}".encode()).hexdigest() for place in range(len(grids))],
         "levels": levels,
         "usage": usage,
         "tokens": tokens,
@@ -73,6 +75,42 @@ def _values(place: int, shape: list[int]) -> list[float]:
     return [((7 * i + 3 * place) % 128 - 64) / 8 for i in range(count)]
 
 
+def held_of(answer: dict[str, Any]) -> bytes:
+    """The body where the rows are held: the same without images, and their shapes in the metadata."""
+    grids = struct.pack(f"<{3 * len(answer['grid_thw'])}q", *(n for grid in answer["grid_thw"] for n in grid))
+    metadata = {"model": answer["model"], "dtype": answer["dtype"]}
+    metadata |= {key: _compact(answer[key]) for key in ("sha256", "keys", "levels", "usage", "tokens", "shapes")}
+    entry = {"dtype": "I64", "shape": [len(answer["grid_thw"]), 3], "data_offsets": [0, len(grids)]}
+    return _with_header({"__metadata__": metadata, "grid_thw": entry}) + grids
+
+
+def ec_file_of(answer: dict[str, Any], place: int) -> bytes:
+    """One image as `GET /embeddings/KEY` sends it and shared storage holds it: grid_thw, then ec_cache."""
+    name_of_dtype, item_bytes = ITEM_FORMATS[answer["dtype"]]
+    grid = struct.pack("<3q", *answer["grid_thw"][place])
+    rows = _pack(answer["values"][place], item_bytes)
+    texts = {
+        "model": answer["model"],
+        "dtype": answer["dtype"],
+        "key": answer["keys"][place],
+        "content_key": answer["keys"][place],
+        "sha256": answer["sha256"][place],
+        "tokens": _compact(answer["tokens"][place]),
+        "grid": _compact(answer["grid_thw"][place]),
+        "levels": _compact(answer["levels"]),
+    }
+    header = {
+        "__metadata__": texts,
+        "grid_thw": {"dtype": "I64", "shape": [1, 3], "data_offsets": [0, 24]},
+        "ec_cache": {
+            "dtype": name_of_dtype,
+            "shape": answer["shapes"][place],
+            "data_offsets": [24, 24 + len(rows)],
+        },
+    }
+    return _with_header(header) + grid + rows
+
+
 def safetensors_of(answer: dict[str, Any]) -> bytes:
     """The body: metadata, grid_thw, image.0, image.1, ...; the header is compact JSON, padded to 8 bytes."""
     name_of_dtype, item_bytes = ITEM_FORMATS[answer["dtype"]]
@@ -81,15 +119,19 @@ def safetensors_of(answer: dict[str, Any]) -> bytes:
     entries = [("grid_thw", "I64", [len(answer["grid_thw"]), 3])]
     entries += [(f"image.{place}", name_of_dtype, shape) for place, shape in enumerate(answer["shapes"])]
     metadata = {"model": answer["model"], "dtype": answer["dtype"]}
-    metadata |= {key: _compact(answer[key]) for key in ("sha256", "levels", "usage", "tokens")}
+    metadata |= {key: _compact(answer[key]) for key in ("sha256", "keys", "levels", "usage", "tokens")}
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for (name, dtype, shape), part in zip(entries, parts, strict=True):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(part)]}
         at += len(part)
+    return _with_header(header) + b"".join(parts)
+
+
+def _with_header(header: dict[str, Any]) -> bytes:
     text = _compact(header).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(parts)
+    return struct.pack("<Q", len(text)) + text
 
 
 def _pack(values: list[float], item_bytes: int) -> bytes:
@@ -118,6 +160,9 @@ def files() -> dict[str, bytes]:
     for name, answer in answers().items():
         made[f"{name}.json"] = _readable(answer)
         made[f"{name}.safetensors"] = safetensors_of(answer)
+    tokens = answers()["two_images_bfloat16"]
+    made["handover/held.safetensors"] = held_of(tokens)
+    made["handover/ec_file.safetensors"] = ec_file_of(tokens, 1)
     for code in ERRORS:
         made[f"errors/{code}.json"] = _readable(error_of(code))
     return made

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
@@ -56,6 +57,7 @@ def test_model_tokens_hashes_levels_and_usage_travel_with_every_embedding(name: 
     for place, embedding in enumerate(embeddings):
         assert (embedding.model, embedding.request_id) == (said["model"], "golden-1")
         assert (embedding.tokens, embedding.sha256) == (said["tokens"][place], said["sha256"][place])
+        assert embedding.key == said["keys"][place]
         assert [level._asdict() for level in embedding.levels] == said["levels"]
         assert embedding.usage._asdict() == said["usage"]
 
@@ -68,6 +70,26 @@ def test_a_second_reader_of_safetensors_agrees(name: str) -> None:
     for place, embedding in enumerate(embeddings):
         tensor = tensors[f"image.{place}"]
         assert (tensor["shape"], bytes(tensor["data"])) == (list(embedding.shape), embedding.values.tobytes())
+
+
+def test_what_is_held_has_all_of_an_embedding_but_its_values() -> None:
+    said = json.loads((GOLDEN / "two_images_bfloat16.json").read_text())
+    headers = {"Content-Type": "application/vnd.foveal.safetensors", "X-Request-ID": "golden-1"}
+    with client_that_gets(200, headers, (GOLDEN / "handover" / "held.safetensors").read_bytes()) as client:
+        held = client.hold([b"picture"] * 2)
+    for place, one in enumerate(held):
+        assert (one.model, one.dtype, one.request_id) == (said["model"], said["dtype"], "golden-1")
+        assert (one.key, one.sha256, one.tokens) == tuple(said[name][place] for name in ("keys", "sha256", "tokens"))
+        assert (list(one.shape), list(one.grid_thw)) == (said["shapes"][place], said["grid_thw"][place])
+        assert one.usage._asdict() == said["usage"]
+
+
+def test_a_second_reader_of_safetensors_finds_the_rows_where_vllm_looks() -> None:
+    said = json.loads((GOLDEN / "two_images_bfloat16.json").read_text())
+    tensors = dict(safetensors.deserialize((GOLDEN / "handover" / "ec_file.safetensors").read_bytes()))
+    rows = np.frombuffer(tensors["ec_cache"]["data"], ml_dtypes.bfloat16).astype(np.float32)
+    assert (rows.tolist(), tensors["ec_cache"]["shape"]) == (said["values"][1], said["shapes"][1])
+    assert np.frombuffer(tensors["grid_thw"]["data"], "<i8").tolist() == said["grid_thw"][1]
 
 
 def test_there_is_an_error_body_for_each_code() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from foveal.api.context import RequestContext
 from foveal.api.errors import error_response
 from foveal.engine.items import Encoded
 from foveal.errors import error_of
+from foveal.families.spec import ModelSpec
+from foveal.handover.ec_file import Buffer, ec_file
 from foveal.ipc.arena import Arena
 from foveal.types import GridTHW, Level, Output
 from tests.fakes import SPEC
@@ -28,8 +31,8 @@ def split(body: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(body[8 : 8 + size]), body[8 + size :]
 
 
-@pytest.mark.parametrize("name", ["two_images_bfloat16", "pooled_float32"])
-def test_an_answer_has_the_golden_tensors_and_metadata(name: str) -> None:
+def service_side(name: str) -> tuple[ModelSpec, list[Encoded]]:
+    """What the server holds when it is about to write a golden answer."""
     golden, data = split((GOLDEN / f"{name}.safetensors").read_bytes())
     meta = {key: value for key, value in golden["__metadata__"].items()}
     kind = "pooled" if len(golden["image.0"]["shape"]) == 1 else "tokens"
@@ -46,18 +49,43 @@ def test_an_answer_has_the_golden_tensors_and_metadata(name: str) -> None:
         shape = tuple(golden[f"image.{i}"]["shape"])
         output = Output(kind, meta["dtype"])  # type: ignore[arg-type]
         grid = GridTHW(*(int(n) for n in grids[i]))
-        encoded.append(Encoded(block, shape, output, grid, tokens, (1, 1), json.loads(meta["sha256"])[i]))
+        digest, key = (json.loads(meta[name])[i] for name in ("sha256", "keys"))
+        encoded.append(Encoded(block, shape, output, grid, tokens, (1, 1), digest, key))
+    return spec, encoded
 
-    written, values = split(b"".join(bytes(buffer) for buffer in safetensors_buffers(spec, encoded)))
+
+def joined(buffers: Iterable[Buffer]) -> bytes:
+    return b"".join(bytes(buffer) for buffer in buffers)
+
+
+@pytest.mark.parametrize("name", ["two_images_bfloat16", "pooled_float32"])
+def test_an_answer_has_the_golden_tensors_and_metadata(name: str) -> None:
+    golden, data = split((GOLDEN / f"{name}.safetensors").read_bytes())
+    meta = golden["__metadata__"]
+    spec, encoded = service_side(name)
+
+    written, values = split(joined(safetensors_buffers(spec, encoded)))
 
     assert values == data
     assert {k: v for k, v in written.items() if k != "__metadata__"} == {
         k: v for k, v in golden.items() if k != "__metadata__"
     }
-    for key in ("model", "dtype", "sha256", "usage", "tokens"):
+    for key in ("model", "dtype", "sha256", "keys", "usage", "tokens"):
         assert written["__metadata__"][key] == meta[key], key
-    if levels:
+    if json.loads(meta["levels"]):
         assert written["__metadata__"]["levels"] == meta["levels"]
+
+
+def test_an_answer_of_what_is_held_has_the_golden_metadata_and_no_rows() -> None:
+    golden, data = split((GOLDEN / "handover" / "held.safetensors").read_bytes())
+    written, values = split(joined(safetensors_buffers(*service_side("two_images_bfloat16"), held=True)))
+    assert (values, written["grid_thw"], set(written)) == (data, golden["grid_thw"], set(golden))
+    assert golden["__metadata__"].items() <= written["__metadata__"].items()
+
+
+def test_the_file_of_one_image_is_the_golden_one_byte_for_byte() -> None:
+    spec, encoded = service_side("two_images_bfloat16")
+    assert joined(ec_file(spec, encoded[1])) == (GOLDEN / "handover" / "ec_file.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("path", sorted((GOLDEN / "errors").glob("*.json")), ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ from foveal_client import DType, Embedding, GridTHW, Level, Usage
 
 
 def embedding(values: np.ndarray, dtype: DType, levels: tuple[Level, ...] = ()) -> Embedding:
-    return Embedding(values, GridTHW(1, 4, 4), 4, "m", dtype, "00", levels, None, {}, Usage(1, 16, 4))
+    return Embedding(values, GridTHW(1, 4, 4), 4, "m", dtype, "00", "11" * 32, levels, None, {}, Usage(1, 16, 4))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -85,6 +85,8 @@ def wrong_answers(build: Build) -> Iterator[tuple[str, bytes, int, str]]:
     yield "a gap between levels", build([two], levels=[{"name": "x", "start": 1, "stop": 3}]), 1, "1..3.*at 0"
     yield "levels that are no list", build([two], levels="{}"), 1, "levels must be a list"
     yield "too few hashes", build([two], sha256=[]), 1, "sha256.*0 entries for 1"
+    yield "a key that is none", build([two], keys=["../../x"]), 1, "64 hex digits"
+    yield "no keys", build([two], keys=None), 1, "lacks keys"
     yield "tokens that are no integers", build([two], tokens=[True]), 1, "tokens.*list of int"
     yield "usage of another request", build([two], usage={"images": 2, "patches": 1, "tokens": 1}), 1, "2 images.*had 1"
     yield "usage without counts", build([two], usage={}), 1, "usage must count"

@@ -1,0 +1,252 @@
+"""Fetching one embedding: found, late, never, wrong. No vLLM, no network, no waiting."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from foveal_client._ec.fetch import FILE, Fetcher, Need, PickupFailed
+from foveal_client._ec.memory import MemoryFile, read_rows
+from foveal_client._ec.settings import PickupSettings, RowShape
+from foveal_client._errors import InvalidResponse
+
+KEY = "ab" * 32
+NEED = Need(KEY, (1, 4, 6), 8, 2)
+
+
+def file_of(values: Any = None, *, key: str = KEY, grid: tuple[int, ...] = (1, 4, 6), name: str = "ec_cache") -> bytes:
+    values = np.full((6, 8), 0.5, ml_dtypes.bfloat16) if values is None else values
+    return save({name: values, "grid_thw": np.array([grid], np.int64)}, {"key": key, "model": "m"})
+
+
+def settings_of(**extra: Any) -> PickupSettings:
+    return PickupSettings.of({"url": "http://foveal", "timeout_seconds": 10, **extra})
+
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+async def fetch(answer: Answer, time: Any, need: Need = NEED, **extra: Any) -> MemoryFile:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        return await Fetcher(settings_of(**extra), http, time.clock()).fetch(need)
+
+
+def always(status: int, content: bytes = b"") -> Answer:
+    return lambda request: httpx.Response(status, content=content)
+
+
+def nobody(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(f"{request.url} was asked")
+
+
+async def test_rows_that_are_there_come_as_sent_and_sealed(time: Any) -> None:
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, content=file_of())
+
+    file = await fetch(answer, time)
+    assert asked == [f"http://foveal/embeddings/{KEY}"]
+    rows = read_rows(file.path)
+    assert (rows.shape, rows.dtype.name, rows[0, 0]) == ((6, 8), "bfloat16", 0.5)
+    with pytest.raises(PermissionError):
+        file.write(b"more")
+
+
+async def test_what_a_worker_has_mapped_outlives_the_file_and_is_its_own(time: Any) -> None:
+    file = await fetch(always(200, file_of()), time)
+    rows, again = read_rows(file.path), read_rows(file.path)
+    file.close()
+    rows[:] = 7
+    assert again[0, 0] == 0.5
+
+
+async def test_a_late_embedding_is_waited_for(time: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=file_of()) if time.at > 1003 else httpx.Response(404)
+
+    assert (await fetch(answer, time)).num_bytes == len(file_of())
+    assert max(time.waits) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(always(404), "not there"), (always(503), "answered 503"), (always(302), "answered 302")],
+)
+async def test_one_that_never_comes_fails_at_the_timeout_and_says_why(answer: Answer, why: str, time: Any) -> None:
+    with pytest.raises(PickupFailed, match=f"within 10 s: .*{why}"):
+        await fetch(answer, time)
+    assert 9 < sum(time.waits) <= 10
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 422])
+async def test_a_refusal_that_waiting_does_not_mend_fails_at_once(status: int, time: Any) -> None:
+    with pytest.raises(PickupFailed, match=str(status)):
+        await fetch(always(status), time)
+    assert time.waits == []
+
+
+async def test_a_server_that_restarts_is_waited_for(time: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if time.at < 1002:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, content=file_of())
+
+    await fetch(answer, time)
+
+
+class _Breaking(httpx.AsyncByteStream):
+    async def __aiter__(self) -> Any:
+        yield file_of()[:100]
+        raise httpx.ReadError("reset")
+
+
+async def test_half_an_answer_is_forgotten_before_the_next_try(time: Any) -> None:
+    answers = [httpx.Response(200, stream=_Breaking()), httpx.Response(200, content=file_of())]
+    file = await fetch(lambda request: answers.pop(0), time)
+    assert file.num_bytes == len(file_of())
+
+
+async def test_several_servers_are_asked_in_turn(time: Any) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=file_of()) if request.url.host == "two" else httpx.Response(404)
+
+    await fetch(answer, time, url="http://one,http://two")
+    assert time.waits == []
+
+
+WRONG = np.full((6, 8), 0.5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (file_of(key="cd" * 32), "holds the key cdcd"),
+        (file_of(grid=(1, 6, 4)), "grid is"),
+        (file_of(WRONG[:5]), "not 5 rows"),
+        (file_of(np.ones((6, 7), np.float32)), "8 columns, not 7"),
+        (file_of(np.where(np.eye(6, 8), np.nan, WRONG).astype(np.float32)), "not finite"),
+        (file_of(WRONG.astype(np.int64)), "not int64"),
+        (file_of(WRONG[None]), "tokens, width"),
+        (file_of(name="other"), "lacks ec_cache"),
+        (file_of()[:-1], "the tensors end"),
+        (b"", "at least 8 bytes"),
+        (b"\x80\x04." * 30, "the header claims"),
+        (file_of(np.ones((6, 30_000), np.float32)), "longer than"),
+    ],
+)
+@pytest.mark.parametrize("place", ["server", "folder"])
+async def test_what_is_wrong_fails_this_pick_up_at_once(
+    content: bytes, why: str, place: str, time: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(PickupFailed, match=why):
+        if place == "server":
+            await fetch(always(200, content), time)
+        publish(tmp_path, content)
+        await fetch(nobody, time, shared_storage_path=str(tmp_path))
+    assert time.waits == []
+
+
+def publish(folder: Path, content: bytes) -> Path:
+    path = folder / KEY / FILE
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return path
+
+
+async def test_shared_storage_is_looked_at_first(time: Any, tmp_path: Path) -> None:
+    publish(tmp_path, file_of())
+    file = await fetch(nobody, time, shared_storage_path=str(tmp_path))
+    assert read_rows(file.path)[5, 7] == 0.5
+
+
+async def test_a_file_that_is_spoiled_later_does_not_change_what_was_checked(time: Any, tmp_path: Path) -> None:
+    path = publish(tmp_path, file_of())
+    file = await fetch(nobody, time, shared_storage_path=str(tmp_path))
+    os.truncate(path, 0)
+    assert read_rows(file.path)[5, 7] == 0.5
+
+
+async def test_what_shared_storage_lacks_comes_from_the_server(time: Any, tmp_path: Path) -> None:
+    await fetch(always(200, file_of()), time, shared_storage_path=str(tmp_path))
+
+
+async def test_with_a_folder_alone_no_server_is_asked(
+    time: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PickupFailed, match="no such file"):
+        await fetch(nobody, time, url=None, shared_storage_path=str(tmp_path))
+
+
+def open_memory() -> int:
+    """Memory files that the process has open. The folder lists the descriptor of its own listing, gone by then."""
+    gc.collect()
+    names = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum("memfd:foveal" in os.readlink(name) for name in names if os.path.lexists(name))
+
+
+async def test_failing_pick_ups_leave_no_descriptor_open(time: Any) -> None:
+    async def fail(answer: Answer) -> None:
+        # What an exception remembers goes with it.
+        with pytest.raises(PickupFailed):
+            await fetch(answer, time)
+
+    before = open_memory()
+    for _ in range(5):
+        await fail(always(404))
+        await fail(always(200, b"nothing"))
+    assert open_memory() == before
+
+
+def test_memory_refuses_more_than_it_may_hold() -> None:
+    file = MemoryFile(4)
+    file.write(b"1234")
+    with pytest.raises(InvalidResponse, match="4 bytes"):
+        file.write(b"5")
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({"uri": "http://x"}, "'uri'"),
+        ({"url": "foveal:8000"}, "http"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": "30"}, "timeout_seconds"),
+        ({"max_bytes": True}, "max_bytes"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_sentence(extra: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        PickupSettings.of(extra)
+
+
+def test_the_key_of_the_server_comes_from_the_environment_and_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOVEAL_API_KEY", "secret")
+    settings = PickupSettings.of({})
+    assert (settings.api_key, settings.urls) == ("secret", ("http://127.0.0.1:8000",))
+    assert "secret" not in repr(settings)
+
+
+class _Config:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+def test_the_shape_of_rows_follows_from_the_checkpoint() -> None:
+    deep = _Config(vision_config=_Config(spatial_merge_size=2, deepstack_visual_indexes=[5, 11, 17]))
+    flat = _Config(vision_config=_Config(spatial_merge_size=2))
+    assert RowShape.of(deep, 4096) == RowShape(16384, 2)
+    assert RowShape.of(flat, 3584) == RowShape(3584, 2)
+    assert RowShape.of(_Config(thinker_config=deep), 2048) == RowShape(8192, 2)
+    with pytest.raises(ValueError, match="llava names no spatial_merge_size"):
+        RowShape.of(_Config(model_type="llava", vision_config=_Config()), 4096)
