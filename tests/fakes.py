@@ -17,7 +17,6 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from foveal.engine.admission import Gate
-from foveal.engine.assembly import Service
 from foveal.engine.cache import EncoderCache
 from foveal.engine.demand import Demand
 from foveal.engine.engine import Engine, Memory
@@ -26,6 +25,8 @@ from foveal.engine.memory import Allocator
 from foveal.errors import FovealError, Undecodable, UnsupportedType
 from foveal.families.catalogue import local_spec
 from foveal.families.spec import ModelSpec
+from foveal.handover.promises import Promises
+from foveal.handover.service import Handover, HandoverService
 from foveal.ipc.arena import Arena, Block
 from foveal.ipc.messages import Prepared, Probed
 from foveal.metrics import Metrics
@@ -119,11 +120,12 @@ class FakeService:
     pool: FakePool
     prep: FakePrep
     metrics: Metrics
+    handover: Handover
     arenas: dict[str, Arena] = field(default_factory=dict)
 
     @property
-    def service(self) -> Service:
-        return Service(self.engine, self.pool, self.prep)  # type: ignore[arg-type]
+    def service(self) -> HandoverService:
+        return HandoverService(self.engine, self.pool, self.prep, self.handover)  # type: ignore[arg-type]
 
 
 def fake_service(
@@ -132,6 +134,7 @@ def fake_service(
     cache_bytes: int = 8 << 20,
     max_image_tokens: int = 16_384,
     arena_bytes: int = 64 << 20,
+    handover: Handover | None = None,
 ) -> FakeService:
     """A service whose arenas, prep and encoder live in this process. Call it on the loop."""
     metrics = Metrics(CollectorRegistry())
@@ -142,5 +145,6 @@ def fake_service(
     )
     prep, pool = FakePrep(), FakePool()
     gate = Gate(max_tokens, max_bytes, metrics)
-    engine = Engine(SPEC, max_image_tokens, gate, cache, memory, prep, pool, metrics)
-    return FakeService(engine, pool, prep, metrics, arenas)
+    engine = Engine(SPEC, max_image_tokens, gate, cache, memory, prep, pool, metrics, "float32")
+    handover = handover or Handover(Promises(8 << 20, 60.0, metrics))
+    return FakeService(engine, pool, prep, metrics, handover, arenas)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 _UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
@@ -35,6 +36,13 @@ def hosts(value: object) -> object:
     return found
 
 
+def folder(value: object) -> object:
+    """A path; an unset shell variable must not mean the folder that the server was started in."""
+    if value == "":
+        raise ValueError("names no folder; leave it out to publish nothing")
+    return value
+
+
 def split(value: object) -> object:
     """'a,b' from a variable or a flag → ['a', 'b']."""
     if isinstance(value, str):
@@ -42,5 +50,19 @@ def split(value: object) -> object:
     return value
 
 
+def web_url(text: str) -> str:
+    """An http(s) URL with a host, without a final slash: paths are put behind it."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{without_password(text)!r} is no http://HOST:PORT URL")
+    return text.rstrip("/")
+
+
+def without_password(text: str) -> str:
+    """A URL as it may be printed."""
+    return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:**********@", text)
+
+
+WebUrl = Annotated[str, AfterValidator(web_url), PlainSerializer(without_password)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]

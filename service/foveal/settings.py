@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from foveal.errors import ConfigurationError
-from foveal.setting_types import Count, Size, hosts, split
+from foveal.setting_types import Count, Size, WebUrl, folder, hosts, split, split_each
 
 
 class Settings(BaseSettings):
@@ -58,6 +58,17 @@ class Settings(BaseSettings):
     max_queue_tokens: Count = Field(262_144, description="tokens admitted and not yet encoded")
     max_inflight_bytes: Size = Field(2 << 30, description="bodies, patch rows and embeddings of open requests")
     cache_bytes: Size = Field(1 << 30, description="encoder cache; 0 turns it off")
+    handover_bytes: Size = Field(
+        1 << 30, description="embeddings held for LLM servers until they are fetched (deliver=hold); 0 turns it off"
+    )
+    handover_seconds: float = Field(120.0, gt=0, description="time for which an embedding is held")
+    ec_shared_storage: Annotated[Path | None, BeforeValidator(folder)] = Field(
+        None, description="folder where held embeddings are published for vLLM's ECExampleConnector"
+    )
+    ec_shared_storage_seconds: float = Field(600.0, gt=0, description="age at which a published file is removed")
+    ec_shared_storage_bytes: Annotated[Size, Field(ge=1)] = Field(
+        4 << 30, description="bytes of published files; the oldest are removed for new ones"
+    )
     request_timeout_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none, and its cap")
     prep_memory_bytes: Size = Field(2 << 30, description="memory that one prep process takes for one image, at most")
     prep_timeout_seconds: float = Field(20.0, gt=0, description="time to read, decode and resize one image")
@@ -83,7 +94,29 @@ class Settings(BaseSettings):
     url_timeout_seconds: float = Field(10.0, gt=0, description="time to fetch one URL, redirects included")
     url_max_redirects: int = Field(5, ge=0, description="redirects of one URL that are followed")
     url_max_per_host: Count = Field(8, description="URLs fetched from one host at a time")
+    llm_url: Annotated[tuple[WebUrl, ...], NoDecode, BeforeValidator(split_each)] = Field(
+        (), description="LLM server that takes embeddings, http://HOST:PORT; repeatable; turns the gateway on"
+    )
+    llm_handover: Literal["parts", "keys"] = Field(
+        "parts", description="parts: embeddings inside of requests; keys: names by which the LLM server fetches them"
+    )
+    llm_api_key: SecretStr | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
+    llm_timeout_seconds: float = Field(600.0, gt=0, description="longest silence of an LLM server within an answer")
+    llm_max_requests: Count = Field(1024, description="requests open at the LLM servers; more are told to wait")
     ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
+    otel_endpoint: Annotated[str | None, Field(pattern=r"^https?://[^/\s]+\S*$")] = Field(
+        None, description="send OpenTelemetry traces to this OTLP/HTTP collector, e.g. http://collector:4318"
+    )
+    sglang: bool = Field(False, description="encode for SGLang servers with --language-only, under /sglang")
+    sglang_register_url: Annotated[tuple[WebUrl, ...], NoDecode, BeforeValidator(split_each)] = Field(
+        (), description="SGLang's encoder bootstrap, e.g. http://language:8997, to register with; repeatable"
+    )
+    sglang_public_url: WebUrl | None = Field(
+        None, description="URL that SGLang reaches /sglang of this server under; default: http://HOST:PORT/sglang"
+    )
+    sglang_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_each)] = Field(
+        (), description="push embeddings there too: host, address or network; default: to the caller only; repeatable"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["json", "text"] = Field("json", description="one JSON object a line, or plain text")
 
@@ -110,6 +143,12 @@ class Settings(BaseSettings):
             raise ValueError(
                 "key_requests_per_minute and key_tokens_per_minute are quotas of keys, and there are none: set api_key "
                 "or api_key_file, or leave the quotas out"
+            )
+        if self.ec_shared_storage and self.ec_shared_storage_seconds < self.handover_seconds:
+            raise ValueError(
+                f"ec_shared_storage_seconds {self.ec_shared_storage_seconds:g} is below handover_seconds "
+                f"{self.handover_seconds:g}: files would go before the time that they are held for; raise the one or "
+                "lower the other"
             )
         if self.max_inflight_bytes < self.max_body_bytes:
             raise ValueError(
@@ -161,7 +200,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per setting, and --config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
     for name, field in Settings.model_fields.items():
-        repeatable = name in ("api_key", "url_allow_host")
+        repeatable = name in ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host")
         is_switch = field.annotation is bool
         default = "" if field.default in (None, ()) else f" (default: {field.default})"
         parser.add_argument(

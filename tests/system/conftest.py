@@ -53,12 +53,12 @@ class Running:
         return httpx.get(self.url + "/info", trust_env=False).json()
 
     def metric(self, name: str) -> float:
-        text = httpx.get(self.url + "/metrics", trust_env=False).text
+        text = httpx.get(self.url + "/metrics", trust_env=False, timeout=30).text
         return sum(float(v) for v in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
     def gauge(self, name: str, label: str) -> float:
         """One child of a metric with labels, such as `arena="rows"`."""
-        text = httpx.get(self.url + "/metrics", trust_env=False).text
+        text = httpx.get(self.url + "/metrics", trust_env=False, timeout=30).text
         found = re.search(rf"^{name}\{{{label}\}} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 

@@ -22,8 +22,17 @@ def test_pictures_find_their_variants_and_a_drawing_is_left(tmp_path: Path) -> N
     own.mkdir()
     for name in ("cat.jpg", "rocket.jpg"):
         (own / name).write_bytes((PICTURES / name).read_bytes())
+    (own / "torn.jpg").write_bytes((PICTURES / "cat.jpg").read_bytes()[:2000])
+    (own / "notes.png").write_text("no picture at all")
     done = demo("--model", "builtin:tiny-clip", "--output-dir", tmp_path / "out", own, PICTURES / "page.jpg")
     assert done.returncode == 0, done.stderr
+    left_out = done.stdout.partition("left out:")[2].splitlines()
+    assert [any(name in line for line in left_out) for name in ("torn.jpg", "notes.png", "cat.jpg")] == [
+        True,
+        True,
+        False,
+    ]
+    assert "left out:" in done.stderr
     assert "cat mirrored" in done.stdout and "rocket mirrored" in done.stdout
     assert "6 of 6 pictures and variants" in done.stdout and "random weights" in done.stdout
     with Image.open(tmp_path / "out" / "demo.png") as drawn:
@@ -33,7 +42,8 @@ def test_pictures_find_their_variants_and_a_drawing_is_left(tmp_path: Path) -> N
 def test_a_picture_that_the_server_refuses_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (900, 4)).save(tmp_path / "ribbon.png")
     done = demo("--output-dir", tmp_path, "--model", "builtin:tiny", tmp_path / "ribbon.png")
-    assert done.returncode == 2 and "foveal: ribbon: " in done.stderr and "200 to 1" in done.stderr
+    assert done.returncode == 2 and "left out: ribbon: " in done.stderr and "200 to 1" in done.stderr
+    assert "refused all" in done.stderr
     assert "Traceback" not in done.stderr
 
 

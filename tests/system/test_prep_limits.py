@@ -51,11 +51,11 @@ def test_the_prep_processes_of_a_server_can_open_nothing_and_dump_nothing(server
 class Pool:
     """A pool over arenas of its own, as the engine uses it."""
 
-    def __init__(self, size: int, memory_bytes: int) -> None:
+    def __init__(self, size: int, memory_bytes: int | None, program: str) -> None:
         self.images, self.rows = Arena("images", 64 << 20), Arena("rows", 1 << 20)
         arenas = {"images": self.images, "rows": self.rows}
-        program = Program("foveal.vision", arenas, process_environment(), "error", "text", memory_bytes)
-        self.prep = PrepPool(size, program, MAX_PIXELS, 60.0, Metrics(CollectorRegistry()))
+        child = Program(program, arenas, process_environment(), "error", "text", memory_bytes)
+        self.prep = PrepPool(size, child, MAX_PIXELS, 60.0, Metrics(CollectorRegistry()))
 
     def put(self, image: Image.Image, format: str = "PNG") -> Block:
         stream = io.BytesIO()
@@ -64,15 +64,28 @@ class Pool:
         block.view[:] = np.frombuffer(stream.getvalue(), np.uint8)
         return block
 
-    async def prepare(self, block: Block) -> None:
-        demand, rows = Demand(Asker()), self.rows.allocate(PLAN.num_patches * PLAN.row_bytes)
+    @property
+    def pid(self) -> int:
+        return int(str(self.prep.shown()[0]["pid"]))
+
+    @property
+    def restarts(self) -> int:
+        return sum(int(str(worker["restarts"])) for worker in self.prep.shown())
+
+    def write(self, text: str) -> Block:
+        block = self.images.allocate(len(text))
+        block.view[:] = np.frombuffer(text.encode(), np.uint8)
+        return block
+
+    async def prepare(self, block: Block, caller: str = "") -> None:
+        demand, rows = Demand(Asker(caller)), self.rows.allocate(PLAN.num_patches * PLAN.row_bytes)
         await self.prep.probe(block, demand)
         await self.prep.prepare(block, rows, PLAN, WHITE, demand)
 
 
 @contextlib.asynccontextmanager
-async def running(size: int, memory_bytes: int) -> AsyncIterator[Pool]:
-    pool = Pool(size, memory_bytes)
+async def running(size: int, memory_bytes: int | None = None, program: str = "foveal.vision") -> AsyncIterator[Pool]:
+    pool = Pool(size, memory_bytes, program)
     task = asyncio.create_task(pool.prep.run())
     try:
         yield pool
@@ -92,18 +105,46 @@ async def test_pictures_that_need_too_much_memory_cost_their_callers_and_nobody_
         assert [worker["restarts"] for worker in pool.prep.shown()] == [0, 0]
 
 
-async def test_a_process_that_dies_all_the_same_costs_the_picture_in_hand_only() -> None:
+async def test_a_process_that_is_killed_from_outside_costs_nobody_an_answer() -> None:
     async with running(1, 1 << 30) as pool:
         good = pool.put(Image.new("RGB", (300, 200)))
         await pool.prepare(good)
-        os.kill(int(str(pool.prep.shown()[0]["pid"])), signal.SIGSTOP)
+        os.kill(pool.pid, signal.SIGSTOP)
         unlucky, waiting = (asyncio.create_task(pool.prepare(good)) for _ in range(2))
         await asyncio.sleep(0)  # the first is now in the hands of the process, the second behind it
-        os.kill(int(str(pool.prep.shown()[0]["pid"])), signal.SIGKILL)
-        with pytest.raises(Undecodable, match="decoder crash"):
-            await unlucky
+        os.kill(pool.pid, signal.SIGKILL)
+        await unlucky
         await waiting
-        assert pool.prep.shown()[0]["restarts"] == 1
+        assert pool.restarts == 1
+
+
+async def test_a_picture_that_ends_a_process_once_has_a_second_try(tmp_path: Path) -> None:
+    async with running(1, program="tests.system.fatal_prep") as pool:
+        await pool.prepare(pool.write(f"SIGKILL {tmp_path / 'once'}"))
+        assert pool.restarts == 1
+
+
+@pytest.mark.parametrize(("ends", "told"), [("SIGKILL", TooLarge), ("SIGSEGV", Undecodable), ("SIGABRT", Undecodable)])
+async def test_a_picture_that_ends_two_processes_is_refused_and_costs_nobody_else(ends: str, told: type) -> None:
+    async with running(1, program="tests.system.fatal_prep") as pool:
+        guilty, innocent = pool.prepare(pool.write(ends)), pool.prepare(pool.write("fine"))
+        answers = await asyncio.gather(guilty, innocent, return_exceptions=True)
+        assert isinstance(answers[0], told) and answers[1] is None
+        assert pool.restarts == 2
+
+
+async def test_second_tries_take_turns_with_other_callers() -> None:
+    async with running(1, program="tests.system.fatal_prep") as pool:
+        fatal, fine = pool.write("SIGKILL"), pool.write("fine")
+        done: list[str] = []
+
+        async def call(caller: str, block: Block) -> None:
+            with contextlib.suppress(TooLarge):
+                await pool.prepare(block, caller)
+            done.append(f"{caller} after {pool.restarts}")
+
+        await asyncio.gather(*(call("bad", fatal) for _ in range(2)), *(call("good", fine) for _ in range(3)))
+        assert done == ["good after 1", "bad after 2", "good after 2", "good after 3", "bad after 4"]
 
 
 def test_a_memory_limit_that_no_large_picture_fits_in_is_refused_at_start() -> None:

@@ -45,6 +45,11 @@ def test_sizes_take_suffixes(text: str, number: int) -> None:
         (["--max-inflight-bytes", "1MiB"], ["max_inflight_bytes", "max_body_bytes"]),
         (["--config", "/no/such/file.yaml"], ["/no/such/file.yaml"]),
         (["--dtype", "int8"], ["--dtype"]),
+        (["--ec-shared-storage", ""], ["--ec-shared-storage", "names no folder"]),
+        (
+            ["--ec-shared-storage", "/x", "--handover-seconds", "700"],
+            ["ec_shared_storage_seconds 600", "handover_seconds 700"],
+        ),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else str(v),
 )

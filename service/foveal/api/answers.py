@@ -16,11 +16,10 @@ import pybase64
 
 from foveal.engine.items import Encoded
 from foveal.families.spec import ModelSpec
+from foveal.handover.ec_file import Buffer
+from foveal.handover.safetensors import NAMES, Tensor, as_texts, grids_of, head_of, levels_of
 from foveal.types import DType
 
-Buffer = bytes | memoryview
-
-_TENSOR_DTYPES: dict[DType, str] = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _NUMPY_DTYPES: dict[DType, Any] = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 _BASE64_PIECE_BYTES = 3 << 18
 _FLOAT_PIECE_VALUES = 1 << 16
@@ -35,41 +34,33 @@ def usage_of(encoded: Sequence[Encoded]) -> dict[str, int]:
     }
 
 
-def safetensors_buffers(spec: ModelSpec, encoded: Sequence[Encoded]) -> list[Buffer]:
-    """One safetensors file: `grid_thw` int64 [n, 3], then `image.0`, `image.1`, ...; header padded to 8 bytes."""
-    grids = np.array([e.grid for e in encoded], "<i8")
-    header: dict[str, Any] = {"__metadata__": _metadata(spec, encoded)}
-    header["grid_thw"] = {"dtype": "I64", "shape": list(grids.shape), "data_offsets": [0, grids.nbytes]}
-    at = grids.nbytes
-    for i, e in enumerate(encoded):
-        end = at + e.num_bytes
-        dtype = _TENSOR_DTYPES[e.output.dtype]
-        header[f"image.{i}"] = {"dtype": dtype, "shape": list(e.shape), "data_offsets": [at, end]}
-        at = end
-    head = orjson.dumps(header)
-    head += b" " * (-len(head) % 8)
-    return [len(head).to_bytes(8, "little") + head + grids.tobytes(), *(e.embedding.view.data for e in encoded)]
+def safetensors_buffers(spec: ModelSpec, encoded: Sequence[Encoded], held: bool = False) -> list[Buffer]:
+    """One safetensors file: `grid_thw` int64 [n, 3], then `image.0`, `image.1`, ..., unless they are held."""
+    grids, values = grids_of([e.grid for e in encoded])
+    rows = [Tensor(f"image.{i}", NAMES[e.output.dtype], e.shape, e.num_bytes) for i, e in enumerate(encoded)]
+    metadata = _metadata(spec, encoded)
+    if held:
+        shapes = as_texts({"shapes": [e.shape for e in encoded]})
+        return [head_of(metadata | shapes, [grids]) + values]
+    return [head_of(metadata, [grids, *rows]) + values, *(e.embedding.view.data for e in encoded)]
 
 
 def _metadata(spec: ModelSpec, encoded: Sequence[Encoded]) -> dict[str, str]:
-    """All values are strings, as safetensors demands: lists and objects as JSON text."""
-    levels = [{"name": level.name, "start": level.start, "stop": level.stop} for level in spec.levels]
-    if encoded[0].output.kind == "pooled":
-        levels = [{"name": "pooled", "start": 0, "stop": spec.pooled_width}]
+    output = encoded[0].output
     lists = {
         "sha256": [e.sha256 for e in encoded],
+        "keys": [e.key for e in encoded],
         "tokens": [e.num_tokens for e in encoded],
         "image_size": [e.image_size for e in encoded],
         "cached": [e.cached for e in encoded],
-        "levels": levels,
+        "levels": levels_of(spec, output),
         "usage": usage_of(encoded),
     }
-    texts = {name: orjson.dumps(value).decode() for name, value in lists.items()}
-    return {"model": spec.name, "dtype": encoded[0].output.dtype, "output": encoded[0].output.kind, **texts}
+    return {"model": spec.name, "dtype": output.dtype, "output": output.kind, **as_texts(lists)}
 
 
-def json_buffers(spec: ModelSpec, encoded: Sequence[Encoded], as_numbers: bool) -> Iterator[Buffer]:
-    """The JSON answer in pieces, so that no long piece of work holds the loop."""
+def json_buffers(spec: ModelSpec, encoded: Sequence[Encoded], as_numbers: bool, held: bool = False) -> Iterator[Buffer]:
+    """The JSON answer in pieces, so that no long piece of work holds the loop; without values where they are held."""
     yield b'{"object":"list","model":' + orjson.dumps(spec.name) + b',"data":['
     for i, e in enumerate(encoded):
         facts = {
@@ -81,10 +72,11 @@ def json_buffers(spec: ModelSpec, encoded: Sequence[Encoded], as_numbers: bool) 
             "tokens": e.num_tokens,
             "image_size": e.image_size,
             "sha256": e.sha256,
+            "key": e.key,
             "cached": e.cached,
         }
         yield (b"," if i else b"") + orjson.dumps(facts)[:-1] + b',"embedding":'
-        yield from number_pieces(e) if as_numbers else base64_pieces(e.embedding.view.data)
+        yield from [b"null"] if held else number_pieces(e) if as_numbers else base64_pieces(e.embedding.view.data)
         yield b"}"
     yield b'],"usage":' + orjson.dumps(usage_of(encoded)) + b"}"
 

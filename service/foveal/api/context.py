@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,14 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from foveal.api.quotas import Quotas
-from foveal.engine.assembly import Service
+from foveal.api.tracing import Tracing, make_tracing
+from foveal.engine.course import Course
 from foveal.errors import Draining
 from foveal.fetch.fetcher import Fetcher, make_fetcher
 from foveal.fetch.rules import Rules
+from foveal.handover.service import HandoverService
+from foveal.handover.sglang.bridge import Bridge, make_bridge
+from foveal.handover.upstreams import Upstreams, make_upstreams
 from foveal.metrics import Metrics
 from foveal.settings import Settings
 
@@ -29,22 +33,29 @@ _MAX_ID_LENGTH = 128
 class Server:
     """One server's parts. `service` is None until the model is known; `waits_for` says what for.
 
-    Made of settings alone; raises ConfigurationError where they name no host to fetch from.
+    Made of settings alone; raises ConfigurationError where they name no host to fetch from, or traces without the
+    packages for them.
     """
 
     settings: Settings
     metrics: Metrics
     keys: tuple[str, ...] = ()
-    service: Service | None = None
+    service: HandoverService | None = None
     waits_for: str = "starting"
     is_draining: bool = False
     fetcher: Fetcher | None = field(init=False)
     quotas: Quotas = field(init=False)
+    tracing: Tracing | None = field(init=False)
+    sglang: Bridge | None = field(init=False)
+    upstreams: Upstreams | None = field(init=False)
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
     _has_given_up: bool = False
 
     def __post_init__(self) -> None:
         self.fetcher = make_fetcher(self.settings)
+        self.tracing = make_tracing(self.settings.otel_endpoint)
+        self.sglang = make_bridge(self.settings, self.keys)
+        self.upstreams = make_upstreams(self.settings, self.metrics)
         self.quotas = Quotas(self.settings.key_requests_per_minute, self.settings.key_tokens_per_minute)
 
     @property
@@ -82,15 +93,21 @@ class RequestContext:
     request_id: str
     arrival: float = field(default_factory=time.monotonic)
     code: str = "ok"
+    param: str | None = None
+    """What of the request was refused."""
     body_is_read: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    course: Course = field(default_factory=lambda: Course("door"))
+    """How far the request has come: door, fetch, parse, images, serialize; in the gateway handover, llm, stream."""
+    images: Mapping[int, Course] = field(default_factory=dict)
+    """How far those of its images have come that were begun and not in the cache."""
 
 
 def open_context(scope: Scope) -> RequestContext:
     """Start a request: its own id if it is a sane one, else a new one."""
     sent = HTTPConnection(scope).headers.get("x-request-id", "")
     is_sane = 0 < len(sent) <= _MAX_ID_LENGTH and sent.isascii() and sent.isprintable()
-    context = RequestContext(sent if is_sane else uuid.uuid4().hex)
+    context = RequestContext(sent if is_sane else uuid.uuid4().hex, scope.get("foveal.arrival") or time.monotonic())
     scope[_CONTEXT] = context
     return context
 

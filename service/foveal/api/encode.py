@@ -7,7 +7,6 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,22 +14,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.api.answers import json_buffers, safetensors_buffers
-from foveal.api.body import read_body
-from foveal.api.context import Server, context_of, server_of
+from foveal.api.context import Server, context_of
 from foveal.api.intake import read_intake
-from foveal.api.keys import require_key
 from foveal.api.openai import read_embeddings_request, write_embeddings
 from foveal.api.options import wishes_of
+from foveal.api.serving import body_of, enter, fetched, timing, unless_gone, within
 from foveal.engine.admission import Visit
-from foveal.engine.assembly import Service
 from foveal.engine.items import Encoded, Wishes
-from foveal.errors import DeadlineExceeded, InvalidRequest, Unavailable
-from foveal.fetch.body import Allowance
-from foveal.fetch.images import Source, fetch_images
+from foveal.errors import DeadlineExceeded, InvalidRequest
+from foveal.fetch.images import Source
+from foveal.handover.safetensors import MEDIA_TYPE
+from foveal.handover.service import NOTHING_HELD, HandoverService, hold
+from foveal.metrics import exemplar
 
-SAFETENSORS = "application/vnd.foveal.safetensors"
-MAX_TIMEOUT_DIGITS = 12
-_BINARY = (SAFETENSORS, "application/octet-stream")
+_BINARY = (MEDIA_TYPE, "application/octet-stream")
 
 Answer = tuple[str, Iterable[Any], list[Encoded]]
 """Media type, buffers, and what they show."""
@@ -38,151 +35,75 @@ Answer = tuple[str, Iterable[Any], list[Encoded]]
 
 async def encode(request: Request) -> Response:
     """Images in, embeddings out."""
-    return await _serve(request, _encode)
+    return await serve(request, _encode)
 
 
 async def embeddings(request: Request) -> Response:
     """OpenAI's shape, with images as input; pooled."""
-    return await _serve(request, _embeddings)
+    return await serve(request, _embeddings)
 
 
-Handler = Callable[[Request, Server, Service, Visit], Awaitable[Answer]]
+Handler = Callable[[Request, Server, HandoverService, Visit], Awaitable[Answer]]
 
 
-async def _serve(request: Request, handle: Handler) -> Response:
-    """Key, deadline, admission, disconnect: the same for both routes."""
-    server = server_of(request)
-    caller = require_key(request, server.keys)
-    server.quotas.enter(caller)
-    deadline = _deadline(request, server)
-    if server.service is None:
-        raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=2.0)
+async def serve(request: Request, handle: Handler) -> Response:
+    """Key, deadline, admission, disconnect: the same for all routes that encode."""
     with contextlib.ExitStack() as stack:
-        charge = partial(server.quotas.charge, caller)
-        visit = stack.enter_context(server.service.engine.gate.visit(caller, deadline, charge))
+        entered = enter(request, stack)
+        server, visit = entered.server, entered.visit
         with server.open_request():
-            work = handle(request, server, server.service, visit)
-            media_type, buffers, encoded = await _within(deadline, request, work)
-        timing = _timing(request, server, encoded)
+            work = handle(request, server, entered.service, visit)
+            media_type, buffers, encoded = await within(entered.deadline, request, work)
+        times = timing(request, server, encoded)
         # the visit goes on until the answer is sent, so the response ends it
-        return EmbeddingsResponse(server, stack.pop_all(), deadline, media_type, buffers, timing)
+        return EmbeddingsResponse(server, stack.pop_all(), entered.deadline, media_type, buffers, times)
 
 
-async def _encode(request: Request, server: Server, service: Service, visit: Visit) -> Answer:
-    body = await _body(request, server, visit)
+async def _encode(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
+    body = await body_of(request, server, visit)
     content_type, max_images = request.headers.get("content-type", ""), server.settings.max_images_per_request
     intake = read_intake(body, content_type, request.query_params, max_images, server.url_rules)
     del body
-    wishes = wishes_of(intake.options, service.engine.spec)
-    work = _fetch_and_encode(request, service, intake.images, "images", wishes, visit)
-    encoded = await _unless_gone(request, work)
+    spec, options = service.engine.spec, intake.options
+    wishes, held = wishes_of(options, spec), options.deliver == "hold"
+    if held and not service.handover.is_on:
+        raise InvalidRequest(NOTHING_HELD, param="deliver")
+    service.engine.expect(intake.images, wishes, visit)
+    work = fetch_and_encode(request, service, intake.images, "images", wishes, visit)
+    encoded = await unless_gone(request.receive, _and_hold(service, work) if held else work)
     if _wants_binary(request.headers.get("accept", "")):
-        return SAFETENSORS, safetensors_buffers(service.engine.spec, encoded), encoded
-    as_numbers = intake.options.encoding_format == "float"
-    return "application/json", json_buffers(service.engine.spec, encoded, as_numbers), encoded
+        return MEDIA_TYPE, safetensors_buffers(spec, encoded, held), encoded
+    return "application/json", json_buffers(spec, encoded, options.encoding_format == "float", held), encoded
 
 
-async def _embeddings(request: Request, server: Server, service: Service, visit: Visit) -> Answer:
-    body = await _body(request, server, visit)
+async def _embeddings(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
+    body = await body_of(request, server, visit)
     max_images = server.settings.max_images_per_request
     asked = read_embeddings_request(body, service.engine.spec, max_images, server.url_rules)
     del body
-    work = _fetch_and_encode(request, service, asked.images, "input", asked.wishes, visit)
-    encoded = await _unless_gone(request, work)
+    service.engine.expect(asked.images, asked.wishes, visit)
+    work = fetch_and_encode(request, service, asked.images, "input", asked.wishes, visit)
+    encoded = await unless_gone(request.receive, work)
     return "application/json", write_embeddings(service.engine.spec, encoded, asked.as_base64), encoded
 
 
-async def _body(request: Request, server: Server, visit: Visit) -> bytes:
-    body = await read_body(request, visit, server.settings.max_body_bytes)
-    context = context_of(request)
-    context.body_is_read = True
-    context.facts["fetch"] = time.monotonic() - context.arrival
-    return body
+async def _and_hold(service: HandoverService, work: Awaitable[list[Encoded]]) -> list[Encoded]:
+    encoded = await work
+    await hold(service, encoded)
+    return encoded
 
 
-async def _fetch_and_encode(
-    request: Request, service: Service, sources: Sequence[Source], param: str, wishes: Wishes, visit: Visit
+async def fetch_and_encode(
+    request: Request, service: HandoverService, sources: Sequence[Source], param: str, wishes: Wishes, visit: Visit
 ) -> list[Encoded]:
-    images = await _images(request, sources, param, visit)
+    """The embeddings of images that were sent or named; an error names the image as `param[i]`."""
+    images = await fetched(request, sources, param, visit)
     return await service.engine.encode(images, wishes, visit)
-
-
-async def _images(request: Request, sources: Sequence[Source], param: str, visit: Visit) -> list[bytes]:
-    """The bytes of all images. The `fetch` stage is the time of the body and of what it names by URL."""
-    server, context, began = server_of(request), context_of(request), time.monotonic()
-    try:
-        allowance = Allowance(server.settings.max_body_bytes, visit.hold_body)
-        return await fetch_images(sources, param, server.fetcher, allowance)
-    finally:
-        context.facts["fetch"] += time.monotonic() - began
-        server.metrics.stage_seconds.labels("fetch").observe(context.facts["fetch"])
-
-
-def _deadline(request: Request, server: Server) -> float:
-    """The moment, in the loop's time, after which this request is not answered any more."""
-    seconds = server.settings.request_timeout_seconds
-    if (text := request.headers.get("x-request-timeout-ms")) is not None:
-        if not (text.isascii() and text.isdigit() and len(text) <= MAX_TIMEOUT_DIGITS and int(text) > 0):
-            raise InvalidRequest("X-Request-Timeout-Ms must be a whole number of milliseconds above 0")
-        seconds = min(seconds, int(text) / 1000)
-    waited = time.monotonic() - context_of(request).arrival
-    return asyncio.get_running_loop().time() + seconds - waited
-
-
-async def _within(deadline: float, request: Request, work: Awaitable[Answer]) -> Answer:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await work
-    except TimeoutError:
-        spent = time.monotonic() - context_of(request).arrival
-        raise DeadlineExceeded(
-            f"the request was not done after {spent * 1000:.0f} ms, its deadline; allow more time or send less"
-        ) from None
-
-
-async def _unless_gone(request: Request, work: Awaitable[list[Encoded]]) -> list[Encoded]:
-    """The result of `work`, stopped when the caller hangs up; raises ClientDisconnect then."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.create_task(_until_gone(request))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
-    finally:
-        watcher.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-        if not task.cancelled():
-            task.exception()  # seen, also where the caller's leaving came first
-        del task  # no cycle with an error's traceback
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _wants_binary(accept: str) -> bool:
     parts = [part.lower().replace(" ", "").partition(";") for part in accept.split(",")]
     return any(kind in _BINARY and not re.fullmatch(r"q=0(\.0*)?", weight) for kind, _, weight in parts)
-
-
-def _timing(request: Request, server: Server, encoded: Sequence[Encoded]) -> str:
-    """The Server-Timing header; each stage is that of the image that spent most in it. Also counts and logs them."""
-    context = context_of(request)
-    stages = {"fetch": context.facts["fetch"]}
-    for name in ("probe", "prep", "queue", "copy_in", "encode", "copy_out"):
-        values = [getattr(e.timings, name) for e in encoded]
-        stages[name] = max(values)
-        for value in values:
-            if value > 0:
-                server.metrics.stage_seconds.labels(name).observe(value)
-    stages["total"] = time.monotonic() - context.arrival
-    context.facts |= {name: round(seconds, 6) for name, seconds in stages.items()}
-    context.facts |= {"images": len(encoded), "tokens": sum(e.num_tokens for e in encoded)}
-    return ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in stages.items())
 
 
 class EmbeddingsResponse(Response):
@@ -196,8 +117,10 @@ class EmbeddingsResponse(Response):
         media_type: str,
         buffers: Iterable[Any],
         timing: str,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._server, self._visit, self._deadline, self._buffers = server, visit, deadline, buffers
+        self._on_sent = on_sent
         self.status_code, self.background = 200, None
         headers = {"content-type": media_type, "server-timing": timing}
         if isinstance(buffers, list):
@@ -206,7 +129,8 @@ class EmbeddingsResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the buffers, the end. Past the deadline the connection is closed where it stands."""
-        began = time.monotonic()
+        began, context = time.monotonic(), context_of(Request(scope))
+        context.course.under_way = "serialize"
         transport = scope.get("foveal.transport")
         try:
             if transport is not None:
@@ -218,12 +142,19 @@ class EmbeddingsResponse(Response):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 for buffer in self._buffers:
                     await send({"type": "http.response.body", "body": buffer, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": True})
+                if transport is None or not transport.is_closing():  # the kernel has all, and its caller is still there
+                    self._on_sent()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
+            context.course.under_way = ""
         except TimeoutError:
             # what the caller has not read by now it will not get; closing would wait for it to read
-            context_of(Request(scope)).code = DeadlineExceeded.code
+            context.code = DeadlineExceeded.code
             if transport is not None:
                 transport.abort()
         finally:
             self._visit.close()
-            self._server.metrics.stage_seconds.labels("serialize").observe(time.monotonic() - began)
+            seconds = time.monotonic() - began
+            context.course.passed(serialize=seconds)
+            label = exemplar(context.request_id)
+            self._server.metrics.stage_seconds.labels("serialize").observe(seconds, label)

@@ -7,22 +7,36 @@ import contextlib
 import math
 from typing import Any
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foveal.api.context import RequestContext, context_of
 from foveal.errors import FovealError, InvalidRequest, MethodNotAllowed, NotFound
 
-LINGER_SECONDS = 1.0
-LINGER_BYTES = 32 << 20
+LINGER_SECONDS = 10.0
+LINGER_BYTES = 1 << 30
+SILENCE_SECONDS = 1.0
+"""A caller who sends nothing for so long has read its answer, or never will."""
 
 
-class RefusalResponse(JSONResponse):
-    """Answers while the body still arrives, then reads a little on before the connection closes.
+class ErrorResponse(Response):
+    """An error object as JSON."""
 
-    Closing at once would make the kernel reset the connection, and the caller would lose the answer.
+    media_type = "application/json"
+
+    def render(self, content: dict[str, Any]) -> bytes:
+        """Its bytes."""
+        return orjson.dumps(content)
+
+
+class RefusalResponse(ErrorResponse):
+    """Answers while the body still arrives, then reads on and keeps nothing of it, for a while, before it closes.
+
+    Closing at once would make the kernel reset the connection, and a caller who sends all before it reads would lose
+    the answer.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,18 +44,18 @@ class RefusalResponse(JSONResponse):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_SECONDS):
-                await _discard(receive)
+            await _discard(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _discard(receive: Receive) -> None:
-    read = 0
-    while read < LINGER_BYTES:
-        message = await receive()
-        read += len(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return
+    """Read to the body's end, or as much as is read for nobody; raises TimeoutError."""
+    loop, left = asyncio.get_running_loop(), LINGER_BYTES
+    end = loop.time() + LINGER_SECONDS
+    async with asyncio.timeout(SILENCE_SECONDS) as silence:
+        while left > 0 and (message := await receive()).get("more_body", False):  # not in a disconnect
+            left -= len(message["body"])
+            silence.reschedule(min(end, loop.time() + SILENCE_SECONDS))
 
 
 def error_body(error: FovealError, request_id: str) -> dict[str, Any]:
@@ -58,17 +72,17 @@ def error_body(error: FovealError, request_id: str) -> dict[str, Any]:
     }
 
 
-def error_response(context: RequestContext, error: FovealError) -> Response:
-    """The answer to a failed request."""
-    context.code = error.code
+def error_response(context: RequestContext, error: FovealError, **beside: object) -> Response:
+    """The answer to a failed request; `beside` is put into its JSON, for callers with words of their own."""
+    context.code, context.param = error.code, error.param
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = error_body(error, context.request_id)
+    body = error_body(error, context.request_id) | beside
     if context.body_is_read:
-        return JSONResponse(body, error.status, headers)
+        return ErrorResponse(body, error.status, headers)
     return RefusalResponse(body, error.status, {**headers, "Connection": "close"})
 
 

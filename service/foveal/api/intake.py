@@ -72,7 +72,7 @@ def images_of(items: object, param: str, max_images: int, rules: Rules | None) -
     images: list[Source] = []
     for i, item in enumerate(_some(items, max_images, param)):
         try:
-            images.append(_source_of(_text_of(item), rules))
+            images.append(source_of_text(_text_of(item), rules))
         except FovealError as error:
             raise error.at(f"{param}[{i}]") from None
     return images
@@ -86,7 +86,7 @@ def _some(items: list[Item], max_images: int, param: str = "images") -> list[Ite
     return items
 
 
-def _source_of(text: str, rules: Rules | None) -> bytes | httpx.URL:
+def source_of_text(text: str, rules: Rules | None) -> bytes | httpx.URL:
     """The bytes behind base64 or a data-URI, else a URL that may be fetched; raises BadBase64, UrlForbidden."""
     scheme, colon, _ = text[:64].partition(":")
     if not colon or scheme.lower() == "data" or "," in scheme:

@@ -45,6 +45,8 @@ def read_embeddings_request(body: bytes, spec: ModelSpec, max_images: int, rules
     )
     if options.output != "pooled":
         raise InvalidRequest("output: this route gives pooled embeddings; use /encode for tokens", param="output")
+    if options.deliver != "answer":
+        raise InvalidRequest("deliver: this route only answers; use /encode to have rows held", param="deliver")
     images = images_of(items, "input", max_images, rules)
     return EmbeddingsRequest(images, wishes_of(options, spec), options.encoding_format == "base64")
 

@@ -30,6 +30,7 @@ _OPTIONS: Schema = _in_standard_words(Options.model_json_schema()["properties"])
 _TEXT_OPTIONS: Schema = {name: _as_text(schema) for name, schema in _OPTIONS.items()}
 _BINARY: Schema = {"type": "string", "format": "binary"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
+_KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 
 def _object(required: Schema, **more: Any) -> Schema:
@@ -82,7 +83,7 @@ def _embeddings(forms: str, usage: Schema, **more: Schema) -> Schema:
     item = {
         "object": {"const": "embedding"},
         "index": _NUMBER,
-        "embedding": {"type": ["string", "array"], "description": forms},
+        "embedding": {"type": ["string", "array", "null"], "description": forms},
         **more,
     }
     return _object(
@@ -96,14 +97,15 @@ def _embeddings(forms: str, usage: Schema, **more: Schema) -> Schema:
 
 
 _ENCODED = _embeddings(
-    "base64, or numbers",
+    "base64, or numbers; null where the rows are held (deliver=hold)",
     {"images": _NUMBER, "patches": _NUMBER, "tokens": _NUMBER},
     shape=_list(_NUMBER),
     dtype={"enum": ["bfloat16", "float16", "float32"]},
     grid_thw=_list(_NUMBER, minItems=3, maxItems=3),
     tokens=_NUMBER,
     image_size=_list(_NUMBER, minItems=2, maxItems=2),
-    sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    sha256=_KEY,
+    key=_KEY,
     cached={"type": "boolean"},
 )
 _OPENAI_LIST = _embeddings("numbers, or base64", {"prompt_tokens": _NUMBER, "total_tokens": _NUMBER})
@@ -155,6 +157,70 @@ EMBEDDINGS: Schema = {
         },
     },
     "responses": _answered(_OPENAI_LIST),
+}
+
+
+FETCH: Schema = {
+    "summary": "Fetch an embedding that is held, as a safetensors file with the tensor ec_cache",
+    "parameters": [{"name": "key", "in": "path", "required": True, "schema": _KEY}],
+    "responses": {
+        "200": {"description": "The file", "content": {"application/vnd.foveal.safetensors": {"schema": _BINARY}}}
+    },
+}
+_CHAT_PART: Schema = _object({"type": {"const": "image_url"}, "image_url": _IMAGE_URL})
+_HELD: Schema = _object(
+    {
+        "modality": {"const": "image"},
+        "item_indices": _list(_NUMBER, minItems=1),
+        "metadata": _object({"image_grid_thw": _list(_NUMBER, minItems=3, maxItems=3)}),
+        "content_key": _KEY,
+    }
+)
+ENCODER_CHAT: Schema = {
+    "summary": "Hold the embeddings of a chat's pictures for an LLM server (the encoder of a vLLM-style proxy)",
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "model": {"type": ["string", "null"]},
+                        "priority": {"type": ["integer", "null"], "description": "smaller first, as in vLLM"},
+                        "messages": _list(
+                            {
+                                "type": "object",
+                                "properties": {"role": {"type": "string"}, "content": _list(_CHAT_PART, minItems=1)},
+                                "required": ["role", "content"],
+                            },
+                            minItems=1,
+                        ),
+                    },
+                    "required": ["messages"],
+                }
+            }
+        },
+    },
+    "responses": {
+        "200": {
+            "description": "An empty completion; ec_transfer_params names what is held",
+            "content": {
+                "application/json": {
+                    "schema": _object(
+                        {
+                            "id": {"type": "string"},
+                            "object": {"const": "chat.completion"},
+                            "created": _NUMBER,
+                            "model": {"type": "string"},
+                            "choices": _list({"type": "object"}, minItems=1, maxItems=1),
+                            "usage": {"type": "object"},
+                            "ec_transfer_params": {"type": "object", "additionalProperties": _HELD},
+                        }
+                    )
+                }
+            },
+        }
+    },
 }
 
 

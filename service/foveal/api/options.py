@@ -43,6 +43,9 @@ class Options(BaseModel):
     oversize: Literal["reject", "downscale"] = Field("reject", description="for pictures above --max-image-tokens")
     encoding_format: Literal["base64", "float"] = Field("base64", description="of embeddings in JSON answers")
     priority: Priority = Field(0, description="larger first")
+    deliver: Literal["answer", "hold"] = Field(
+        "answer", description="hold: keep the rows for GET /embeddings/KEY instead of answering them; tokens only"
+    )
 
 
 def read_options(*sources: Mapping[str, Any]) -> Options:
@@ -77,6 +80,8 @@ def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
         raise InvalidRequest("normalize: only pooled embeddings can be; add output=pooled", param="normalize")
     if options.min_pixels and options.max_pixels and options.min_pixels > options.max_pixels:
         raise InvalidRequest("min_pixels is above max_pixels; swap them or drop one", param="min_pixels")
+    if options.deliver == "hold" and kind != "tokens":
+        raise InvalidRequest("deliver: only token rows are held for an LLM server; add output=tokens", param="deliver")
     _check_limits(options, spec)
     return Wishes(
         output=Output(kind, options.dtype or spec.dtype, options.normalize),

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import signal
 import socket
-import time
 from types import FrameType
 
 import uvicorn
@@ -19,12 +18,18 @@ from prometheus_client import CollectorRegistry
 from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
+from foveal.api.lag import watch_lag
 from foveal.api.protocol import BoundedProtocol
-from foveal.engine.assembly import WORKER, Service, assemble, check
+from foveal.engine.assembly import WORKER, check
 from foveal.engine.devices import worker_places
+from foveal.engine.pool import MAX_STARTS, Pool
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
+from foveal.handover.folder import check_folder
+from foveal.handover.service import HandoverService, make
+from foveal.handover.sglang.bridge import check_model, public_url
+from foveal.handover.sglang.registrar import Registrar
 from foveal.metrics import Metrics
 from foveal.settings import Settings, process_environment
 
@@ -32,10 +37,12 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than proxies and our client keep idle connections, so that they close first."""
+ACCEPTS_A_TURN = 16
+"""Connections taken in one turn of the loop. libuv takes one for each descriptor that listens, however many wait: on a
+busy loop, whose turns are long, whoever comes with a new connection would wait for seconds before being refused."""
 SHUTDOWN_SECONDS = 2
 """For connections that still read an answer when all work is done or given up."""
-LAG_PROBE_SECONDS = 0.25
-OK, WRONG_SETTINGS = 0, 2
+OK, FAILED, WRONG_SETTINGS = 0, 1, 2
 
 
 def serve(settings: Settings, worker: str = WORKER) -> int:
@@ -46,6 +53,8 @@ def serve(settings: Settings, worker: str = WORKER) -> int:
     environment = process_environment()
     spec = _spec_now(settings)
     worker_places(settings, environment)
+    if settings.ec_shared_storage is not None:
+        check_folder(settings.ec_shared_storage)
     server = Server(settings, Metrics(CollectorRegistry()), settings.keys)
     log.info("effective settings", extra={"settings": settings.shown()})
     sock = _listen(settings.host, settings.port)
@@ -61,6 +70,7 @@ def _spec_now(settings: Settings) -> ModelSpec | None:
         return None
     spec = local_spec(settings.model, settings.load_format == "dummy", settings.served_model_name)
     check(settings, spec)
+    check_model(settings, spec)
     return spec
 
 
@@ -102,7 +112,8 @@ class _Run:
     def __init__(self, server: Server, spec: ModelSpec | None, environment: dict[str, str], worker: str) -> None:
         self._server, self._spec, self._environment, self._worker = server, spec, environment, worker
         self._drain, self._give_up = asyncio.Event(), asyncio.Event()
-        self._exit_code = OK
+        self._registrar: Registrar | None = None
+        self._exit_code, self._failure = OK, ""
 
     def start_draining(self) -> bool:
         """Refuse new work from now on; False if that was already so."""
@@ -131,9 +142,12 @@ class _Run:
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         web = DrainingServer(config, self)
-        work, lag = asyncio.create_task(self._work(web)), asyncio.create_task(self._watch_lag())
+        if urls := self._server.settings.sglang_register_url:
+            self._registrar = Registrar(urls, public_url(self._server.settings, sock.getsockname()[1]))
+        lag = asyncio.create_task(watch_lag(self._server.metrics.loop_lag_seconds))
+        work = asyncio.create_task(self._work(web))
         try:
-            await web.serve(sockets=[sock])
+            await web.serve(sockets=[sock, *(sock.dup() for _ in range(ACCEPTS_A_TURN - 1))])
         finally:
             lag.cancel()
             if self._server.service is None:
@@ -141,6 +155,12 @@ class _Run:
             self._drain.set()
             self._give_up.set()
             await asyncio.gather(work, lag, return_exceptions=True)
+            if self._server.tracing is not None:
+                await self._server.tracing.stop()
+            if self._server.sglang is not None:
+                self._server.sglang.close()
+        if self._failure:  # as the last line, where whoever looks why a container ended sees it
+            log.critical("cannot serve: %s", self._failure)
         return self._exit_code
 
     async def _work(self, web: DrainingServer) -> None:
@@ -153,7 +173,7 @@ class _Run:
             return
         except Exception:
             log.critical("the server could not be assembled: this is a bug", exc_info=True)
-            self._exit_code = 1
+            self._exit_code = FAILED
             web.stop()
             return
         children = asyncio.create_task(service.run())
@@ -162,9 +182,9 @@ class _Run:
         try:
             done, _ = await asyncio.wait((children, failed, drained), return_when=asyncio.FIRST_COMPLETED)
             if failed in done:
-                self._fail(service.pool.failure())
+                self._fail_to_start(service.pool)
             elif children in done:
-                self._exit_code = 1
+                self._exit_code = FAILED
                 log.critical("supervision ended", exc_info=children.exception())
         finally:
             # the web server ends while the children do: neither waits for the other
@@ -174,7 +194,7 @@ class _Run:
             for task in (children, failed, drained):
                 task.cancel()
 
-    async def _assemble(self) -> Service:
+    async def _assemble(self) -> HandoverService:
         if self._spec is None:
             settings = self._server.settings
             self._server.waits_for = f"fetching {settings.model} from the hub"
@@ -182,27 +202,38 @@ class _Run:
             dummy = settings.load_format == "dummy"
             self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, settings.served_model_name)
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
-        service = assemble(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
+        check_model(self._server.settings, self._spec)
+        service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
 
-    async def _drained(self, service: Service) -> None:
+    async def _registered(self, registrar: Registrar, service: HandoverService) -> None:
+        """Be known to SGLang's language servers until the drain begins, then to none."""
+        joining = asyncio.create_task(registrar.run(lambda: bool(service.pool.is_ready and service.prep.num_ready)))
+        try:
+            await self._drain.wait()
+        finally:
+            joining.cancel()
+        await registrar.leave()
+
+    async def _drained(self, service: HandoverService) -> None:
+        if self._registrar is not None:
+            await self._registered(self._registrar, service)
         await self._drain.wait()
         service.engine.gate.is_draining = True
-        empty = asyncio.create_task(service.engine.gate.until_empty())
+        empty = asyncio.create_task(service.until_idle())
         enough = asyncio.create_task(self._give_up.wait())
         seconds = self._server.settings.drain_seconds
         await asyncio.wait((empty, enough), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         empty.cancel()
         enough.cancel()
 
-    async def _watch_lag(self) -> None:
-        """How late the loop runs what is due: everything that a caller waits for is at least that late."""
-        while True:
-            due = time.monotonic() + LAG_PROBE_SECONDS
-            await asyncio.sleep(LAG_PROBE_SECONDS)
-            self._server.metrics.loop_lag_seconds.set(max(0.0, time.monotonic() - due))
+    def _fail_to_start(self, pool: Pool) -> None:
+        if pool.refusal is not None:
+            self._fail(pool.refusal)
+        else:
+            again = f"each was started {MAX_STARTS} times and ended before it was ready, last with {pool.ends}"
+            self._fail(f"no worker starts: {again}; what it wrote is in the log above", FAILED)
 
-    def _fail(self, why: str) -> None:
-        self._exit_code = WRONG_SETTINGS
-        log.critical("cannot serve: %s", why)
+    def _fail(self, why: str, exit_code: int = WRONG_SETTINGS) -> None:
+        self._exit_code, self._failure = exit_code, why

@@ -97,10 +97,10 @@ class Folder:
 
 
 class About:
-    """What must travel with values: model, dtype and levels of all; grid, tokens and hash by name."""
+    """What must travel with values: model, dtype and levels of all; grid, tokens, hash and key by name."""
 
     def __init__(self) -> None:
-        self.facts: dict[str, Any] = {"grid_thw": {}, "tokens": {}, "sha256": {}}
+        self.facts: dict[str, Any] = {"grid_thw": {}, "tokens": {}, "sha256": {}, "keys": {}}
 
     def add(self, name: str, embedding: Embedding) -> None:
         """Note one picture. Raises ValueError when the server serves another model than before."""
@@ -112,6 +112,7 @@ class About:
         self.facts["grid_thw"][name] = list(embedding.grid_thw)
         self.facts["tokens"][name] = embedding.tokens
         self.facts["sha256"][name] = embedding.sha256
+        self.facts["keys"][name] = embedding.key
 
     def metadata(self) -> dict[str, str]:
         """As strings: lists and objects are JSON text."""
@@ -123,6 +124,7 @@ def write_answer(file: IO[bytes], embedding: Embedding) -> None:
     grid = np.array([embedding.grid_thw], np.int64)
     about = {
         "sha256": [embedding.sha256],
+        "keys": [embedding.key],
         "levels": [level._asdict() for level in embedding.levels],
         "usage": {"images": 1, "patches": embedding.grid_thw.num_patches, "tokens": embedding.tokens},
         "tokens": [embedding.tokens],

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from foveal.engine.course import Course
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Span
@@ -33,14 +34,21 @@ class Speed:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tokens = 0.0
+        self._tokens = self._images = 0.0
         self._at = self._since = clock()
 
     def count(self, tokens: int) -> None:
-        """Note that tokens were encoded."""
+        """Note that an image of so many tokens was encoded."""
         now = self._clock()
-        self._tokens = self._tokens * math.exp((self._at - now) / SPEED_MEMORY_SECONDS) + tokens
+        kept = math.exp((self._at - now) / SPEED_MEMORY_SECONDS)
+        self._tokens = self._tokens * kept + tokens
+        self._images = self._images * kept + 1
         self._at = now
+
+    @property
+    def tokens_an_image(self) -> int:
+        """What the images of the last seconds had on average; 1 before there was one."""
+        return max(1, round(self._tokens / self._images)) if self._images > 0 else 1
 
     def seconds_for(self, tokens: int) -> float:
         """Time that this many tokens take at the measured speed; 1 s before anything was measured."""
@@ -62,10 +70,18 @@ class Gate:
         self._changed = asyncio.Event()
 
     def visit(
-        self, caller: str = "", deadline: float | None = None, charge: Callable[[int], None] = lambda tokens: None
+        self,
+        caller: str = "",
+        deadline: float | None = None,
+        charge: Callable[[int], None] = lambda tokens: None,
+        *,
+        while_draining: bool = False,
     ) -> Visit:
-        """Let a request in; raises Draining. `charge` is told of tokens as they are admitted."""
-        if self.is_draining:
+        """Let a request in; raises Draining, unless it is let in `while_draining`: what was promised before.
+
+        `charge` is told of tokens as they are admitted.
+        """
+        if self.is_draining and not while_draining:
             self._metrics.admission_rejections.labels("draining").inc()
             raise Draining("this server is shutting down; send the request to another instance or try again")
         return Visit(self, caller, deadline, charge)
@@ -163,6 +179,10 @@ class Visit:
         self._answers: list[Span] = []
         self._answer_bytes = 0
         self._running = 0
+        self._expected = 0
+        """Tokens held since `expect`, until the first image tells its own."""
+        self.courses: dict[int, Course] = {}
+        """How far its images have come, by their place: those that were begun and not found in the cache."""
 
     def __enter__(self) -> Self:
         self._gate.add_for(self.caller, visits=1)
@@ -171,10 +191,15 @@ class Visit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.give_back()
+        self._gate.add_for(self.caller, visits=-1)
+
+    def give_back(self) -> None:
+        """Hold nothing any more, and stay open: a drain waits on. For answers that others go on to write."""
         for span in self._answers:
             self._gate.let_go(span)
-        self._gate.add_for(self.caller, num_bytes=-self._held_bytes, visits=-1)
-        self._held_bytes, self._answers = 0, []
+        self._gate.add_for(self.caller, -self._expected, -self._held_bytes)
+        self._held_bytes, self._expected, self._answers = 0, 0, []
 
     def hold_body(self, num_bytes: int) -> None:
         """Count body bytes as they arrive; raises Overloaded."""
@@ -182,10 +207,22 @@ class Visit:
             raise self._gate.overloaded(0, self.caller)
         self._hold(num_bytes)
 
-    def refuse_if_full(self) -> None:
-        """Before anything is done for an image: raises Overloaded where not even the smallest would be let in."""
-        if not self._running and not self._gate.fits(1, 1, self.caller):
-            raise self._gate.overloaded(1, self.caller)
+    def expect(self) -> bool:
+        """Hold what an image has on average until this request's first is known; False where not even the smallest
+        would be let in. Else all who come between two answers would be let in to be read, and most refused after it.
+        """
+        if self._running or self._expected:
+            return True
+        if not self._gate.fits(1, 1, self.caller):
+            return False
+        self._expected = self._gate.speed.tokens_an_image
+        self._gate.add_for(self.caller, self._expected)
+        return True
+
+    def expect_no_more(self) -> None:
+        """The first image is known: it counts with its own tokens, or needs none."""
+        self._gate.add_for(self.caller, -self._expected)
+        self._expected = 0
 
     def hold_answer(self, block: Block) -> None:
         """Count an embedding until the answer is sent: once, however many answers hold it."""
@@ -196,6 +233,7 @@ class Visit:
         """Wait for or be refused a place for one image; raises Overloaded or TooLarge."""
         total = work_bytes + answer_bytes
         self._answer_bytes += answer_bytes
+        self.expect_no_more()
         if self._held_bytes + max(total, self._answer_bytes) > self._gate.max_bytes:
             raise TooLarge(
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "

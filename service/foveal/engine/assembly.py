@@ -11,11 +11,12 @@ from foveal.engine.admission import Gate
 from foveal.engine.batcher import Batcher
 from foveal.engine.cache import EncoderCache
 from foveal.engine.child import Program
-from foveal.engine.devices import worker_places
+from foveal.engine.devices import Placement, worker_places
 from foveal.engine.engine import Engine, Memory
+from foveal.engine.gpu_watch import GpuWatch
 from foveal.engine.ladder import inferred_budgets
 from foveal.engine.memory import Allocator
-from foveal.engine.pool import Pool
+from foveal.engine.pool import Place, Pool
 from foveal.engine.prep import PrepPool
 from foveal.engine.worker import Patience
 from foveal.errors import ConfigurationError
@@ -54,6 +55,11 @@ def check(settings: Settings, spec: ModelSpec) -> None:
     """Refuse settings that this model cannot work with; raises ConfigurationError."""
     tokens = max_image_tokens(settings, spec)
     _check_fixed(settings, spec)
+    if settings.llm_url and spec.default_output != "tokens":
+        raise ConfigurationError(
+            f"--llm-url: no LLM server takes rows of {spec.name}, a {spec.family} tower without a projector; serve the "
+            "tower of a vision-language model (foveal models), or leave --llm-url out"
+        )
     largest = spec.embedding_bytes(Output("tokens", "float32"), tokens)
     largest += tokens * spec.tower.merge_size**2 * 3 * spec.tower.patch_size**2
     if largest > settings.max_inflight_bytes:
@@ -99,19 +105,22 @@ def assemble(
     memory = Memory(Allocator(images), Allocator(rows), Allocator(embeddings, cache.evict))
     gate = Gate(settings.max_queue_tokens, settings.max_inflight_bytes, metrics)
     prep = _prep_pool(settings, {"images": images, "rows": rows}, metrics, environment)
-    pool = _worker_pool(settings, spec, {"rows": rows, "embeddings": embeddings}, metrics, environment, worker)
-    engine = Engine(spec, max_image_tokens(settings, spec), gate, cache, memory, prep, pool, metrics)
+    placement = worker_places(settings, environment)
+    programs = _programs(settings, placement, {"rows": rows, "embeddings": embeddings}, worker)
+    pool = _worker_pool(settings, spec, placement, programs, metrics)
+    dtype = spec.compute_dtype(settings.dtype, placement.device)
+    engine = Engine(spec, max_image_tokens(settings, spec), gate, cache, memory, prep, pool, metrics, dtype)
     return Service(engine, pool, prep)
 
 
 def _arenas(settings: Settings) -> list[Arena]:
-    sizes = {"images": 0, "rows": 0, "embeddings": settings.cache_bytes}
+    sizes = {"images": 0, "rows": 0, "embeddings": settings.cache_bytes + settings.handover_bytes}
     try:
         return [Arena(name, settings.max_inflight_bytes + more) for name, more in sizes.items()]
     except (OSError, OverflowError, ValueError, MemoryError) as error:
         raise ConfigurationError(
-            f"shared memory of --max-inflight-bytes {settings.max_inflight_bytes} and --cache-bytes "
-            f"{settings.cache_bytes} cannot be had: {error}; lower them"
+            f"shared memory of --max-inflight-bytes {settings.max_inflight_bytes}, --cache-bytes "
+            f"{settings.cache_bytes} and --handover-bytes {settings.handover_bytes} cannot be had: {error}; lower them"
         ) from None
 
 
@@ -128,15 +137,22 @@ def _prep_pool(settings: Settings, arenas: dict[str, Arena], metrics: Metrics, e
     return PrepPool(size, program, settings.max_image_pixels, settings.prep_timeout_seconds, metrics)
 
 
+def _programs(
+    settings: Settings, placement: Placement, arenas: dict[str, Arena], worker: str
+) -> list[tuple[Place, Program]]:
+    return [
+        (place, Program(worker, arenas, place.environment, settings.log_level, settings.log_format))
+        for place in placement.places
+    ]
+
+
 def _worker_pool(
     settings: Settings,
     spec: ModelSpec,
-    arenas: dict[str, Arena],
+    placement: Placement,
+    programs: list[tuple[Place, Program]],
     metrics: Metrics,
-    environment: dict[str, str],
-    worker: str,
 ) -> Pool:
-    placement = worker_places(settings, environment)
     if settings.ready_quorum > len(placement.places):
         raise ConfigurationError(
             f"--ready-quorum {settings.ready_quorum} can never be reached with {len(placement.places)} workers"
@@ -154,10 +170,6 @@ def _worker_pool(
         reserve_bytes=settings.graph_reserve_bytes,
         item_tokens=spec.fixed_tokens or 1,
     )
-    programs = [
-        (place, Program(worker, arenas, place.environment, settings.log_level, settings.log_format))
-        for place in placement.places
-    ]
     batcher = Batcher(settings.max_wait_ms / 1000, metrics)
     return Pool(
         programs,
@@ -167,4 +179,5 @@ def _worker_pool(
         Patience(settings.worker_start_seconds, settings.worker_timeout_seconds),
         batcher,
         metrics,
+        GpuWatch(placement.gpus, placement.is_pci_order, metrics) if placement.gpus else None,
     )

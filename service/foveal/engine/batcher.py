@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from foveal.engine.course import Stage
 from foveal.engine.demand import Demand
 from foveal.engine.fairness import fair_order
 from foveal.engine.items import Entry, Item, Timings
@@ -78,6 +79,7 @@ class Batcher:
             entries = self._taken(pack, now)
             cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
             worker.send(SentPack(entries, pack.num_tokens, pack.budget, pack.reason, now, cost))
+            _tell(entries, "encode")
         self._show()
 
     def _chosen(self, worker: Worker, now: float) -> Pack:
@@ -124,15 +126,17 @@ class Batcher:
                 log.error("item failed", extra={"reason": failures[i]})
                 entry.done.set_exception(FovealError(failures[i]))
                 continue
-            waited = pack.sent - entry.arrival
-            entry.done.set_result(
-                Timings(
-                    queue=waited,
-                    copy_in=result.copy_in_seconds,
-                    encode=result.encode_seconds,
-                    copy_out=result.copy_out_seconds,
-                )
+            timings = Timings(
+                queue=pack.sent - entry.arrival,
+                copy_in=result.copy_in_seconds,
+                encode=result.encode_seconds,
+                copy_out=result.copy_out_seconds,
             )
+            course = entry.demand.course
+            course.mode, course.budget = result.mode, pack.budget.tokens if pack.budget else 0
+            course.stages.append(Stage("queue", entry.arrival, pack.sent))
+            course.passed(copy_in=timings.copy_in, encode=timings.encode, copy_out=timings.copy_out)
+            entry.done.set_result(timings)
 
     def _run_apart(self, entries: Sequence[Entry]) -> None:
         """Halve the company of a failed pack until the guilty item stands alone and fails alone."""
@@ -143,6 +147,7 @@ class Batcher:
         for entry in entries:
             entry.max_company = len(entries) // 2
         self._queue[:0] = entries
+        _tell(entries, "queue")
 
     def _run_elsewhere(self, entries: Sequence[Entry]) -> None:
         """Queue a lost worker's entries again, once."""
@@ -152,6 +157,7 @@ class Batcher:
             if entry.lost_with > 1 and entry.is_wanted:
                 entry.done.set_exception(Unavailable("the workers that encoded this image were lost; try again"))
         self._queue[:0] = entries
+        _tell(entries, "queue")
 
     def _give_up(self) -> None:
         """Tell everyone who waits that no worker is expected back."""
@@ -209,3 +215,9 @@ class Batcher:
     def _show(self) -> None:
         self._metrics.queue_items.set(len(self._queue))
         self._metrics.queue_tokens.set(sum(entry.num_tokens for entry in self._queue))
+
+
+def _tell(entries: Sequence[Entry], stage: str) -> None:
+    """Note what these entries are in now."""
+    for entry in entries:
+        entry.demand.course.under_way = stage

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+from foveal.engine.course import Course
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded
 from foveal.metrics import Metrics
 
 Result = TypeVar("Result")
-Key = tuple[object, ...]
+Key = str
+"""A content key (engine/keys.py)."""
 
 
 class EncoderCache:
@@ -29,6 +31,9 @@ class EncoderCache:
         self._bytes = 0
         self._metrics = metrics
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
     def get(self, key: Key) -> Encoded | None:
         """The embedding of `key`, now the most recently used."""
         found = self._entries.get(key)
@@ -38,6 +43,10 @@ class EncoderCache:
         self._entries.move_to_end(key)
         self._metrics.cache_hits.inc()
         return found
+
+    def peek(self, key: Key) -> Encoded | None:
+        """The embedding of `key`, for someone who would not encode it otherwise: counts neither hit nor miss."""
+        return self._entries.get(key)
 
     def put(self, key: Key, encoded: Encoded) -> None:
         """Keep an embedding, unless it could never fit."""
@@ -79,6 +88,10 @@ class Flights(Generic[Result]):
     def __contains__(self, key: Key) -> bool:
         return key in self._flights
 
+    def course_of(self, key: Key) -> Course:
+        """How far a flight that there is has come."""
+        return self._flights[key].demand.course
+
     async def join(self, key: Key, asker: Asker, start: Callable[[Demand], Awaitable[Result]]) -> Result:
         """The result of `key`'s flight, started if there is none; it is told of who joins and leaves.
 
@@ -92,6 +105,18 @@ class Flights(Generic[Result]):
             flight.task.add_done_callback(partial(self._land, key, flight))
         else:
             flight.demand.join(asker)
+        del flight  # see `_result`
+        return await self._result(key, asker)
+
+    async def wait(self, key: Key, asker: Asker) -> Result | None:
+        """The result of `key`'s flight, as one more who waits for it; None if there is no flight."""
+        if key not in self._flights:
+            return None
+        self._flights[key].demand.join(asker)
+        return await self._result(key, asker)
+
+    async def _result(self, key: Key, asker: Asker) -> Result:
+        flight = self._flights[key]
         try:
             return await asyncio.shield(flight.task)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,13 +15,14 @@ from foveal.engine.admission import Gate, Visit
 from foveal.engine.cache import EncoderCache, Flights, Key
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded, Item, Timings, Wishes
+from foveal.engine.keys import Keys
 from foveal.engine.memory import Allocator
-from foveal.errors import FovealError, TooLarge, Unavailable
+from foveal.errors import FovealError, InvalidRequest, TooLarge, Unavailable
 from foveal.families.spec import ModelSpec
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Prepared, Probed
 from foveal.metrics import Metrics
-from foveal.types import PixelPlan
+from foveal.types import DType, PixelPlan
 
 MAX_IMAGES_AT_ONCE = 32
 """Images of one request that are worked on together; the others wait behind them."""
@@ -74,11 +75,28 @@ class Engine:
         prep: Prep,
         encoder: Encoder,
         metrics: Metrics,
+        compute_dtype: DType,
     ) -> None:
+        self._keys = Keys(spec, compute_dtype)
         self.spec, self.gate, self.cache = spec, gate, cache
         self.max_image_tokens = max_image_tokens
         self.memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
         self._flights: Flights[Encoded] = Flights()
+
+    def expect(self, images: Sequence[object], wishes: Wishes, visit: Visit) -> None:
+        """Before anything is begun, and without awaiting: hold room for an image, or raise Overloaded where there is
+        none and an image is neither in the cache nor under way. What takes long to find out, as of an image given by
+        URL, is found out later.
+        """
+        if visit.expect():
+            return
+        for i, image in enumerate(images):
+            if not isinstance(image, bytes) or len(image) > HASH_OFF_LOOP_BYTES:
+                return
+            key = self._keys.of(hashlib.sha256(image).hexdigest(), wishes, self.max_image_tokens)
+            if key not in self.cache and key not in self._flights:
+                self._metrics.images.labels("rejected").inc()
+                raise self.gate.overloaded(1, visit.caller).at(f"images[{i}]")
 
     async def encode(self, images: Sequence[bytes], wishes: Wishes, visit: Visit) -> list[Encoded]:
         """The embeddings of a request's images, in order.
@@ -98,11 +116,23 @@ class Engine:
                 await asyncio.wait(unfinished)
             del tasks, unfinished  # no cycle with an error's traceback: what it holds is free at once
 
+    async def find(self, key: str, visit: Visit) -> Encoded | None:
+        """The embedding of a content key from the cache or, when it is ready, from its flight; None if in neither.
+
+        Raises what the flight failed with, when that was no fault of the image.
+        """
+        if (hit := self.cache.peek(key)) is not None:
+            return hit
+        try:
+            return await self._flights.wait(key, Asker(visit.caller, 0, visit.deadline))
+        except InvalidRequest:  # told to whoever sent the image
+            return None
+
     async def _one(self, i: int, image: bytes, wishes: Wishes, visit: Visit, seats: asyncio.Semaphore) -> Encoded:
         outcome = "failed"
         try:
             async with seats:
-                encoded, outcome = await self._hit_or_encode(image, wishes, visit)
+                encoded, outcome = await self._hit_or_encode(i, image, wishes, visit)
             return encoded
         except FovealError as error:
             outcome = "failed" if error.status in (500, 504) else "rejected"
@@ -113,18 +143,25 @@ class Engine:
         finally:
             self._metrics.images.labels(outcome).inc()
 
-    async def _hit_or_encode(self, image: bytes, wishes: Wishes, visit: Visit) -> tuple[Encoded, str]:
+    async def _hit_or_encode(self, i: int, image: bytes, wishes: Wishes, visit: Visit) -> tuple[Encoded, str]:
         digest = await _sha256(image)
-        key: Key = (digest, self.spec.revision, *wishes.key())
+        key = self._keys.of(digest, wishes, self.max_image_tokens)
         if (hit := self.cache.get(key)) is not None:
+            visit.expect_no_more()
             visit.hold_answer(hit.embedding)
             return hit.as_hit(), "cache_hit"
         joins = key in self._flights
         began = time.monotonic()
         asker = Asker(visit.caller, wishes.priority, visit.deadline)
-        encoded = await self._flights.join(
-            key, asker, lambda all_: self._encode(key, digest, image, wishes, visit, all_)
-        )
+        if joins:
+            visit.expect_no_more()
+            visit.courses[i] = self._flights.course_of(key)
+
+        def start(demand: Demand) -> Awaitable[Encoded]:
+            visit.courses[i] = demand.course
+            return self._encode(key, digest, image, wishes, visit, demand)
+
+        encoded = await self._flights.join(key, asker, start)
         visit.hold_answer(encoded.embedding)
         if joins:
             return encoded.as_joined(time.monotonic() - began), "coalesced"
@@ -134,22 +171,31 @@ class Engine:
         self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit, demand: Demand
     ) -> Encoded:
         """One flight: probe, admission, prep, queue, worker, cache."""
+        course = demand.course
+        course.under_way = "probe"
         if not self._encoder.is_hopeful:
             raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
-        visit.refuse_if_full()
+        if not visit.expect():
+            raise self.gate.overloaded(1, visit.caller)
         block = await self.memory.images.block(len(image))
         block.view[:] = np.frombuffer(image, np.uint8)
         probed = await self._prep.probe(block, demand)
+        course.passed(probe=probed.seconds)
+        course.under_way = "admission"
         plan = self._plan(probed, wishes)
         rows_bytes = plan.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
         with await visit.admit(plan.num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
+            course.under_way = "prep"
             prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)
             del block
+            course.passed(prep=prepared.seconds)
+            course.under_way = "queue"
             embedding = await self.memory.embeddings.block(embedding_bytes)
             item = Item(plan.grid, plan.num_tokens, rows, embedding, wishes.output)
             timings = await self._encoder.encode(item, demand)
+            course.under_way = ""
         self.gate.speed.count(plan.num_tokens)
         encoded = Encoded(
             embedding=embedding,
@@ -159,6 +205,7 @@ class Engine:
             num_tokens=plan.num_tokens,
             image_size=(probed.width, probed.height),
             sha256=digest,
+            key=key,
             timings=replace(timings, probe=probed.seconds, prep=prepared.seconds),
         )
         self.cache.put(key, encoded)

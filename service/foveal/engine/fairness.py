@@ -57,6 +57,10 @@ class TurnQueue(Generic[Task]):
         """Queue a task of this caller's."""
         self._callers.setdefault(caller, deque()).append(task)
 
+    def put_back(self, caller: str, task: Task) -> None:
+        """Queue a task before all others of its caller's, which waits for its turn like before."""
+        self._callers.setdefault(caller, deque()).appendleft(task)
+
     def take(self) -> Task | None:
         """The next task; its caller's turn comes again after all others'."""
         if not self._callers:

@@ -22,7 +22,7 @@ class Wishes:
     priority: int = 0
 
     def key(self) -> tuple[object, ...]:
-        """The part of an encoder cache key that these wishes are."""
+        """The part of a content key that these wishes are."""
         return (self.output, self.min_pixels, self.max_pixels, self.background, self.downscale)
 
 
@@ -112,6 +112,9 @@ class Encoded:
     image_size: tuple[int, int]
     """Width and height of the upright picture as sent."""
     sha256: str
+    """Of the bytes as sent."""
+    key: str
+    """Content key: names this embedding and no other (engine/keys.py)."""
     cached: bool = False
     timings: Timings = field(default_factory=Timings)
 

@@ -14,10 +14,14 @@ class Allocator:
 
     def __init__(self, arena: Arena, evict: Callable[[], bool] = lambda: False) -> None:
         self.arena = arena
-        self._evict = evict
+        self._evictors = [evict]
         self._waiting: deque[asyncio.Event] = deque()
         self._loop = asyncio.get_running_loop()
         arena.on_release(self._wake_soon)
+
+    def ask_first(self, evict: Callable[[], bool]) -> None:
+        """Something more that can be freed, before all else."""
+        self._evictors.insert(0, evict)
 
     async def block(self, length: int) -> Block:
         """A block of `length` bytes. Waits for room; who came first is served first."""
@@ -39,7 +43,7 @@ class Allocator:
             try:
                 return self.arena.allocate(length)
             except ArenaFull:
-                if not self._evict():
+                if not any(evict() for evict in self._evictors):
                     return None
 
     def _wake_soon(self) -> None:

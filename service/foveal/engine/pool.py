@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from foveal.engine.batcher import Batcher
 from foveal.engine.child import Program, run_all
 from foveal.engine.demand import Demand
+from foveal.engine.gpu_watch import GpuWatch
 from foveal.engine.items import Item, Timings
 from foveal.engine.worker import Patience, Worker
 from foveal.ipc.messages import Configure
 from foveal.metrics import Metrics
+
+MAX_STARTS = 5
+"""Of each worker, when none has ever been ready: what fails so often fails for a reason that waiting does not mend."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,10 @@ class Pool:
         patience: Patience,
         batcher: Batcher,
         metrics: Metrics,
+        gpus: GpuWatch | None = None,
     ) -> None:
-        self.quorum, self._patience = quorum, patience
+        """`gpus` lives as long as the workers; None without a GPU."""
+        self.quorum, self._patience, self._gpus = quorum, patience, gpus
         self.failed_to_start = asyncio.Event()
         self._batcher = batcher
         self.workers = [
@@ -72,7 +78,10 @@ class Pool:
 
     async def run(self) -> None:
         """Keep the processes running until `stop`."""
-        await run_all([worker.child for worker in self.workers], self._end_late)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_all([worker.child for worker in self.workers], self._end_late))
+            if self._gpus is not None:
+                group.create_task(self._gpus.run())
 
     def _end_late(self) -> None:
         for worker in self.workers:
@@ -81,14 +90,22 @@ class Pool:
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""
         self._batcher.stop()
+        if self._gpus is not None:
+            self._gpus.stop()
         await asyncio.gather(*(worker.child.stop() for worker in self.workers))
 
-    def failure(self) -> str:
-        """Why the workers could not start."""
-        return next((worker.failure for worker in self.workers if worker.failure), "the workers ended at start")
+    @property
+    def refusal(self) -> str | None:
+        """What of the settings keeps a worker from starting, in its own words; None if none has said."""
+        return next((worker.failure for worker in self.workers if worker.failure), None)
+
+    @property
+    def ends(self) -> str:
+        """How the last starts ended."""
+        return "; ".join(worker.ended for worker in self.workers if worker.ended)
 
     def _changed(self) -> None:
         self._batcher.pump()
         never_ready = not any(worker.was_ready for worker in self.workers)
-        if never_ready and all(worker.failure for worker in self.workers):
+        if never_ready and all(worker.failure or worker.failed_starts >= MAX_STARTS for worker in self.workers):
             self.failed_to_start.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from dataclasses import dataclass
 from typing import cast
@@ -11,7 +12,7 @@ from typing import cast
 from foveal.engine.child import Child, Program, run_all
 from foveal.engine.demand import Demand
 from foveal.engine.fairness import TurnQueue
-from foveal.errors import Draining, Undecodable, error_of
+from foveal.errors import Draining, TooLarge, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 """A process that is not ready by then hangs."""
+
+SECOND_TRIES = 1
+"""Of a picture whose process ended: something else may have ended it, as the kernel does where memory runs out."""
 
 PROBES_IN_A_ROW = 8
 """A header takes a fraction of a picture's time and tells whether to refuse, so headers go first; but where they come
@@ -34,6 +38,10 @@ class _Task:
     message: Probe | Prepare
     blocks: tuple[Block, ...]
     done: asyncio.Future[Probed | Prepared]
+    queue: TurnQueue[_Task]
+    caller: str
+    lost_with: int = 0
+    """Processes that ended with it in hand."""
 
 
 class PrepPool:
@@ -78,14 +86,14 @@ class PrepPool:
     async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size from the header; raises the refusal."""
         message = Probe(self._next_id(), image.span, self._max_pixels)
-        return cast(Probed, await self._do(_Task(message, (image,), _future()), self._probes, demand))
+        return cast(Probed, await self._do(_Task(message, (image,), _future(), self._probes, demand.caller)))
 
     async def prepare(
         self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
     ) -> Prepared:
         """Write the patch rows of the picture into `rows`; raises the refusal."""
         message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
-        return cast(Prepared, await self._do(_Task(message, (image, rows), _future()), self._prepares, demand))
+        return cast(Prepared, await self._do(_Task(message, (image, rows), _future(), self._prepares, demand.caller)))
 
     def next_task(self) -> _Task | None:
         """The first task whose caller is still there: headers before pictures, but not for ever."""
@@ -97,16 +105,25 @@ class PrepPool:
                     return task
         return None
 
-    async def _do(self, task: _Task, queue: TurnQueue[_Task], demand: Demand) -> Probed | Prepared:
-        caller = demand.caller
-        queue.put(caller, task)
-        idle = next((worker for worker in self._workers if worker.is_idle), None)
-        if idle is not None:
-            idle.take_next()
+    def do_again(self, task: _Task) -> None:
+        """Queue a task once more whose process ended. It takes its caller's next turn: who sends what ends processes
+        has no more of them than before.
+        """
+        task.queue.put_back(task.caller, task)
+        self._wake()
+
+    async def _do(self, task: _Task) -> Probed | Prepared:
+        task.queue.put(task.caller, task)
+        self._wake()
         try:
             return await task.done
         finally:
-            queue.discard(caller, task)  # its caller may have left: then nothing that it holds waits here
+            task.queue.discard(task.caller, task)  # its caller may have left: then nothing that it holds waits here
+
+    def _wake(self) -> None:
+        idle = next((worker for worker in self._workers if worker.is_idle), None)
+        if idle is not None:
+            idle.take_next()
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -125,6 +142,7 @@ class _PrepWorker:
         self.is_ready = False
         self._pool = pool
         self._metrics = metrics
+        metrics.worker_restarts.labels(name, "prep")
         self.task: _Task | None = None
         self._since = 0.0
         self._was_late = False
@@ -167,12 +185,23 @@ class _PrepWorker:
         self.take_next()
 
     def lost(self, exit_code: int) -> None:
-        """The picture in hand is what ended the process: its caller is told, nobody else."""
-        self.is_ready = False
-        why = "took too long" if self._was_late else "failed badly (out of memory, or a decoder crash)"
-        self._was_late = False
+        """The picture in hand may be what ended the process, or not: one that did not hang has a second try.
+
+        Lost twice it is guilty: its caller is told, nobody else.
+        """
+        was_late, self._was_late, self.is_ready = self._was_late, False, False
         self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
         task, self.task = self.task, None
-        if task is not None and not task.done.done():
-            log.warning("a picture ended its prep process", extra={"child": self.child.name, "exit_code": exit_code})
-            task.done.set_exception(Undecodable(f"decoding this image {why}; re-encode the image, or make it smaller"))
+        if task is None or task.done.done():
+            return
+        task.lost_with += 1
+        facts = {"child": self.child.name, "exit_code": exit_code, "times": task.lost_with}
+        log.warning("a prep process ended with a picture in hand", extra=facts)
+        if was_late:
+            task.done.set_exception(Undecodable("decoding this image took too long; re-encode it, or make it smaller"))
+        elif task.lost_with <= SECOND_TRIES:
+            self._pool.do_again(task)
+        elif exit_code == -signal.SIGKILL:  # its own limit is told by the process: this was the machine's
+            task.done.set_exception(TooLarge("decoding this image takes more memory than there is; make it smaller"))
+        else:
+            task.done.set_exception(Undecodable("decoding this image crashes the decoder; re-encode the image"))

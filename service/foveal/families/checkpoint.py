@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from foveal.errors import ConfigurationError
+from foveal.families.fingerprint import fingerprint
 from foveal.types import DType
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -42,7 +42,7 @@ def open_checkpoint(folder: Path, dummy_weights: bool, revision: str | None = No
     """Read the folder's JSON files; raises ConfigurationError when one is missing or is no JSON object."""
     config = _read(folder / "config.json")
     processor, file = _read_processor(folder)
-    return Checkpoint(folder, config, processor, file, revision or _fingerprint(folder), dummy_weights)
+    return Checkpoint(folder, config, processor, file, revision or fingerprint(folder), dummy_weights)
 
 
 def _read_processor(folder: Path) -> tuple[dict[str, Any], str]:
@@ -65,21 +65,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path} is no JSON object")
     return value
-
-
-def _fingerprint(folder: Path) -> str:
-    """A name for what lies in a local folder: its JSON files, and names, sizes and times of its weights.
-
-    Enough to keep cached embeddings of two local checkpoints apart without reading gigabytes.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.suffix == ".json":
-            digest.update(path.name.encode() + path.read_bytes())
-        elif path.suffix == ".safetensors":
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return "local-" + digest.hexdigest()[:16]
 
 
 def dtype_of(checkpoint: Checkpoint) -> DType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from foveal.families.tower_plan import TowerPlan
 from foveal.types import DTYPE_BYTES, DType, Level, Output, OutputKind, PixelPlan
@@ -63,6 +63,12 @@ class ModelSpec:
             return None
         height, width = self.tower.fixed_grid
         return self.tower.prefix_rows + height * width // self.tower.merge_size**2
+
+    def compute_dtype(self, asked: Literal["auto"] | DType, device: str) -> DType:
+        """What a worker computes in: what was asked for, or the checkpoint's own on a GPU and float32 on a CPU."""
+        if asked != "auto":
+            return asked
+        return "float32" if device == "cpu" else self.dtype
 
     def embedding_bytes(self, output: Output, num_tokens: int) -> int:
         """Bytes of one image's answer."""

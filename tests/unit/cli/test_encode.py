@@ -23,6 +23,7 @@ from foveal.cli.encode_outputs import safetensors_header
 from foveal_client._wire import read_embeddings
 
 GRID = [1, 4, 2]
+KEY = "0f" * 32
 PICTURES = {"a.png": b"first", "b.JPG": b"second", "below/c.webp": b"third"}
 
 
@@ -49,6 +50,7 @@ class Server:
         values = values.astype(ml_dtypes.bfloat16) if self.bfloat16 else values
         about = {
             "sha256": [hashlib.sha256(b"").hexdigest()],
+            "keys": [KEY],
             "levels": [{"name": "main", "start": 0, "stop": 3}],
             "usage": {"images": 1, "patches": 8, "tokens": 2},
             "tokens": [2],
@@ -121,6 +123,7 @@ def test_grids_hashes_and_levels_are_in_the_files_metadata(
     assert json.loads(found["grid_thw"]) == {"a.png": GRID}
     assert json.loads(found["tokens"]) == {"a.png": 2}
     assert json.loads(found["sha256"]) == {"a.png": hashlib.sha256(b"").hexdigest()}
+    assert json.loads(found["keys"]) == {"a.png": KEY}
     assert json.loads(found["levels"]) == [{"name": "main", "start": 0, "stop": 3}]
 
 
@@ -150,6 +153,7 @@ def test_a_file_for_each_picture_has_the_form_of_the_servers_answer(
     [embedding] = read_embeddings((out / "below" / "c.webp.safetensors").read_bytes(), 1)
     assert embedding.values.tolist() == [[5.0] * 3] * 2
     assert (list(embedding.grid_thw), embedding.model, embedding.usage.patches) == (GRID, "m", 8)
+    assert embedding.key == KEY
     manifest = json.loads((out / "manifest.json").read_text())
     assert set(manifest["grid_thw"]) == set(PICTURES)
 
@@ -297,3 +301,13 @@ def test_it_imports_with_the_base_dependencies_only() -> None:
     program = "import sys, foveal.cli.encode; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "fastapi", "PIL", "pydantic", "msgspec", "orjson", "uvicorn"} & set(found)
+
+
+def test_a_wrong_option_is_told_once_and_ends_the_command(
+    command: Callable[..., int], server: Server, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.refuse = dict.fromkeys(PICTURES.values(), (400, "invalid_request"))
+    assert command(photos, "--recursive", "--background", "plaid", "--output-dir", tmp_path / "out") == 2
+    told = capsys.readouterr().err
+    assert told.count("because") == 1 and "stopped after 0 of 3 pictures" in told
+    assert not any(name in told for name in PICTURES), "it is not one picture's fault"

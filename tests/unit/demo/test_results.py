@@ -22,7 +22,9 @@ from foveal_client._types import Usage
 
 def embedding(values: np.ndarray, grid: tuple[int, int, int], levels: tuple[Level, ...] = ()) -> Embedding:
     usage = Usage(1, grid[1] * grid[2], len(values))
-    return Embedding(values, GridTHW(*grid), len(values), "m", "float32", "", levels, None, {"total": 1.5}, usage)
+    return Embedding(
+        values, GridTHW(*grid), len(values), "m", "float32", "", "11" * 32, levels, None, {"total": 1.5}, usage
+    )
 
 
 def two_by_two(colours: list[str]) -> list[Picture]:
@@ -46,10 +48,15 @@ def test_nothing_to_show_is_a_sentence(tmp_path: Path, name: str, words: str) ->
         find([tmp_path / name])
 
 
-def test_a_file_that_is_no_picture_is_named(tmp_path: Path) -> None:
+def test_files_that_are_no_pictures_are_named_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("hello")
-    with pytest.raises(ConfigurationError, match=r"a\.png cannot be read"):
-        load([tmp_path / "a.png"])
+    Image.new("RGB", (4, 4)).save(tmp_path / "b.png")
+    told: list[str] = []
+    loaded = load([tmp_path / "a.png", tmp_path / "b.png"], told.append)
+    assert [picture.name for picture in loaded] == ["b", "b mirrored"]
+    assert len(told) == 1 and "a.png cannot be read" in told[0]
+    with pytest.raises(ConfigurationError, match="none of these"):
+        load([tmp_path / "a.png"], told.append)
 
 
 def test_every_shipped_picture_is_small_and_credited() -> None:
@@ -63,7 +70,7 @@ def test_a_variant_is_mirrored_and_cropped(tmp_path: Path) -> None:
     image = Image.new("RGB", (100, 50), "red")
     image.paste("blue", (0, 0, 50, 50))
     image.save(tmp_path / "a.png")
-    first, second = load([tmp_path / "a.png"])
+    first, second = load([tmp_path / "a.png"], pytest.fail)
     assert (first.group, second.group) == (0, 0) and second.is_variant and second.name == "a mirrored"
     assert second.image.size == (84, 42)
     assert second.image.getpixel((0, 0)) == (255, 0, 0) and second.image.getpixel((83, 0)) == (0, 0, 255)
@@ -71,12 +78,12 @@ def test_a_variant_is_mirrored_and_cropped(tmp_path: Path) -> None:
 
 def test_transparent_parts_are_white_as_on_the_server(tmp_path: Path) -> None:
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "a.png")
-    assert load([tmp_path / "a.png"])[0].image.getpixel((0, 0)) == (255, 255, 255)
+    assert load([tmp_path / "a.png"], pytest.fail)[0].image.getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_large_pictures_are_scaled_down(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "a.png")
-    assert load([tmp_path / "a.png"])[0].image.size == (pictures.MAX_SIDE, pictures.MAX_SIDE // 2)
+    assert load([tmp_path / "a.png"], pytest.fail)[0].image.size == (pictures.MAX_SIDE, pictures.MAX_SIDE // 2)
 
 
 def test_what_is_shown_is_what_the_model_saw() -> None:

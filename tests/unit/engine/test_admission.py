@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -70,10 +71,31 @@ async def test_the_last_eighth_is_kept_for_callers_who_hold_little(gate: Gate) -
 async def test_a_full_gate_refuses_before_any_work_but_not_a_request_that_waits_for_its_own(gate: Gate) -> None:
     with gate.visit("a") as first, gate.visit("b") as second:
         with await first.admit(100, 10, 10):
-            first.refuse_if_full()
-            with pytest.raises(Overloaded):
-                second.refuse_if_full()
-        second.refuse_if_full()
+            assert first.expect()
+            assert not second.expect()
+        assert second.expect()
+
+
+async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before(gate: Gate) -> None:
+    for tokens in (30, 30, 60):
+        gate.speed.count(tokens)
+    with contextlib.ExitStack() as stack:
+        visits = [stack.enter_context(gate.visit(str(i))) for i in range(5)]
+        assert [visit.expect() for visit in visits] == [True, True, True, False, False]
+        assert visits[0].expect(), "what waits already is not refused"
+        visits[0].expect_no_more()
+        assert visits[3].expect()
+        with await visits[1].admit(1, 10, 10), await visits[2].admit(1, 10, 10):
+            assert visits[4].expect(), "an image counts with its own tokens as soon as they are known"
+    assert gate.fits(100, 1000)
+
+
+async def test_what_an_images_own_request_expects_does_not_refuse_it(gate: Gate) -> None:
+    gate.speed.count(80)
+    with gate.visit("a") as visit:
+        assert visit.expect()
+        with await visit.admit(100, 10, 10):
+            pass
 
 
 async def test_admitted_tokens_are_charged(gate: Gate) -> None:

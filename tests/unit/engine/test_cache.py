@@ -21,7 +21,7 @@ from foveal.types import GridTHW, Output
 
 def encoded(size: int, arena: Arena | None = None) -> Encoded:
     block = (arena or Arena("test", 4096)).allocate(size)
-    return Encoded(block, (size,), Output("pooled", "float32"), GridTHW(1, 2, 2), 1, (1, 1), "")
+    return Encoded(block, (size,), Output("pooled", "float32"), GridTHW(1, 2, 2), 1, (1, 1), "", "")
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 150)), max_size=40))
@@ -134,7 +134,7 @@ async def test_eviction_makes_room_before_anyone_waits() -> None:
     allocator = Allocator(Arena("test", 1024), cache.evict)
     for i in range(4):
         block = await allocator.block(256)
-        cache.put((i,), Encoded(block, (1,), Output("pooled", "float32"), GridTHW(1, 2, 2), 1, (1, 1), ""))
+        cache.put((i,), Encoded(block, (1,), Output("pooled", "float32"), GridTHW(1, 2, 2), 1, (1, 1), "", ""))
         del block
     await allocator.block(700)
     assert cache.shown()["entries"] <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 from hypothesis import given
@@ -85,3 +86,17 @@ def test_both_sides_see_the_same_bytes_and_none_beyond() -> None:
     for span in (Span(4090, 10), Span(-1, 4), Span(0, -1)):
         with pytest.raises(ValueError, match="outside"):
             child.view(span)
+
+
+def test_a_view_that_its_owner_keeps_does_not_keep_an_arena_for_ever() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.arena = Arena("test", 4096)
+            self.arena.on_release(self.nothing)
+            self.kept = self.arena.allocate(10)
+
+        def nothing(self) -> None: ...
+
+    gone = weakref.ref(Owner().arena)
+    gc.collect()
+    assert gone() is None

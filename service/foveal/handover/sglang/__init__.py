@@ -1,0 +1,1 @@
+"""The encoder's side of SGLang's protocol, for a language server started with `--language-only`."""

@@ -1,0 +1,159 @@
+"""Shared storage: held embeddings as files, for LLM servers that read a folder (vLLM's ECExampleConnector).
+
+A file stays at least as long as a promise does: one that has been announced and is gone ends the server that reads it.
+So a folder that is full of young files refuses new ones. Old files are removed by age, and by size, oldest first;
+those of an earlier run too, and never a file that another program wrote. Files are written in threads of its own, from
+the worker's very block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from foveal.errors import FovealError, Overloaded, TooLarge, Unavailable
+from foveal.handover import folder as files
+from foveal.handover.ec_file import Buffer
+from foveal.handover.folder import Published
+from foveal.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+THREADS = 4
+RETRY_AFTER_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+Result = TypeVar("Result")
+
+
+class SharedStorage:
+    """One folder. What is known of it lives on the loop; the threads know only what they are told."""
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        seconds: float,
+        promised_seconds: float,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self.max_bytes = folder, max_bytes
+        self.seconds, self.promised_seconds = seconds, promised_seconds
+        self._metrics, self._clock = metrics, clock
+        self._files: dict[str, Published] = {}
+        self._bytes = 0
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        self._threads = ThreadPoolExecutor(THREADS, "shared-storage")
+
+    async def open(self) -> None:
+        """Take on the files of an earlier run; raises Unavailable."""
+        self._files = await self._run(files.scan, self._folder, self._clock() - self.seconds)
+        self._bytes = sum(file.num_bytes for file in self._files.values())
+        await self.clean()
+
+    async def publish(self, name: str, key: str, buffers: Sequence[Buffer]) -> None:
+        """Have the file of `name` hold the embedding of `key`; raises Overloaded, TooLarge or Unavailable.
+
+        A caller who leaves does not stop it half way.
+        """
+        while (before := self._writing.get(name)) is not None:
+            await asyncio.wait((before,))  # another request's: it may have failed, or hold another picture
+        task = self._writing[name] = asyncio.create_task(self._publish(name, key, buffers))
+        task.add_done_callback(lambda task: self._forget(name, task))
+        await asyncio.shield(task)
+
+    async def clean(self) -> None:
+        """Remove what is too old. A file that cannot be removed is logged, counts on, and is tried again."""
+        limit = self._clock() - self.seconds
+        for name, file in list(self._files.items()):
+            if file.at <= limit and name not in self._writing:
+                try:
+                    await self._remove(name, file)
+                except FovealError:
+                    return  # logged; the next would fail the same way
+
+    async def close(self) -> None:
+        """Let files that are being written be finished."""
+        if self._writing:
+            await asyncio.wait(self._writing.values(), timeout=CLOSE_SECONDS)
+        self._threads.shutdown(wait=False)
+
+    def shown(self) -> dict[str, float]:
+        """For /info."""
+        return {"max_bytes": self.max_bytes, "bytes": self._bytes, "entries": len(self._files), "seconds": self.seconds}
+
+    async def _publish(self, name: str, key: str, buffers: Sequence[Buffer]) -> None:
+        old, now = self._files.get(name), self._clock()
+        if old and old.key == key and await self._run(files.touch, self._folder, name, now):
+            old.at = now
+            return
+        size = sum(len(buffer) for buffer in buffers)
+        await self._make_room(size - (old.num_bytes if old else 0), size)
+        new = Published(key, size, now)
+        self._keep(name, new)  # before it is written, so that others cannot take its room meanwhile
+        try:
+            await self._run(files.write, self._folder, name, buffers, now)
+        except FovealError:
+            self._keep(name, old)
+            raise
+
+    async def _make_room(self, more: int, size: int) -> None:
+        if size > self.max_bytes:
+            raise TooLarge(
+                f"an embedding of this request is {size} bytes, more than the {self.max_bytes} of "
+                "--ec-shared-storage-bytes; send a smaller image"
+            )
+        while self._bytes + more > self.max_bytes:
+            free = [item for item in self._files.items() if item[0] not in self._writing]
+            name, oldest = min(free, key=lambda item: item[1].at, default=("", None))
+            if oldest is None or self._clock() - oldest.at < self.promised_seconds:
+                self._metrics.admission_rejections.labels("handover").inc()
+                raise Overloaded(
+                    f"the shared storage holds the {self.max_bytes} bytes of --ec-shared-storage-bytes, all of them "
+                    "younger than --handover-seconds; try again",
+                    retry_after=RETRY_AFTER_SECONDS,
+                )
+            await self._remove(name, oldest)
+
+    async def _remove(self, name: str, file: Published) -> None:
+        newer = await self._run(files.remove, self._folder, name, file.at)
+        if self._files.get(name) is not file:
+            return  # published anew meanwhile
+        if newer is None:
+            self._keep(name, None)
+        else:
+            file.at = newer
+
+    def _keep(self, name: str, file: Published | None) -> None:
+        if (old := self._files.pop(name, None)) is not None:
+            self._bytes -= old.num_bytes
+        if file is not None:
+            self._files[name] = file
+            self._bytes += file.num_bytes
+        self._metrics.storage_bytes.set(self._bytes)
+
+    def _forget(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._writing.get(name) is task:
+            del self._writing[name]
+        if not task.cancelled():
+            task.exception()  # every caller may have left: it was theirs to see
+
+    async def _run(self, work: Callable[..., Result], *args: object) -> Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        except OSError as error:
+            log.error("shared storage failed", extra={"work": work.__name__, "error": str(error)})
+            if error.errno in _FULL:
+                self._metrics.admission_rejections.labels("handover").inc()
+                raise Overloaded("the disk of the shared storage is full", retry_after=RETRY_AFTER_SECONDS) from None
+            raise Unavailable(
+                f"the shared storage failed: {error.strerror}; its operator must look after it",
+                retry_after=RETRY_AFTER_SECONDS,
+            ) from None

@@ -1,0 +1,141 @@
+"""`Upstreams`: which LLM server a request goes to: the one with the fewest open, of those that can be reached.
+
+A server that cannot be reached is passed over for a while, each time twice as long; then one request tries it again.
+Decides only; `exchange` does what is decided. All of it runs on the loop, so nothing needs a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import httpcore
+
+from foveal.errors import ConfigurationError, Overloaded
+from foveal.metrics import Metrics
+from foveal.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FIRST_AWAY_SECONDS, MAX_AWAY_SECONDS = 0.5, 30.0
+
+
+@dataclass(eq=False)
+class Upstream:
+    """One LLM server and what is known of it."""
+
+    name: str
+    """Host, port and path: for logs, metrics and /info."""
+    origin: httpcore.URL
+    """Its scheme, host and port."""
+    path: bytes
+    """What stands before each request's own path."""
+    num_open: int = 0
+    num_failures: int = 0
+    """In a row."""
+    back_at: float = 0.0
+    is_on_trial: bool = False
+    """One request tries whether it is back."""
+
+    @property
+    def host_header(self) -> bytes:
+        """Host and port as HTTP has them."""
+        host = b"[%s]" % self.origin.host if b":" in self.origin.host else self.origin.host
+        return host if self.origin.port is None else b"%s:%d" % (host, self.origin.port)
+
+
+class Upstreams:
+    """The LLM servers of one gateway, all of them alike."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        max_requests: int,
+        timeout_seconds: float,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.all = [_upstream(url) for url in dict.fromkeys(urls)]
+        self.timeout_seconds, self._max_requests = timeout_seconds, max_requests
+        self.metrics, self._clock = metrics, clock
+        self._turns = count()
+        is_https = any(upstream.origin.scheme == b"https" for upstream in self.all)
+        self.tls = httpcore.default_ssl_context() if is_https else None
+        for upstream in self.all:
+            metrics.gateway_upstream_up.labels(upstream.name).set(1)
+            metrics.gateway_ejections.labels(upstream.name)
+
+    def take(self, but: Collection[Upstream] = ()) -> Upstream | None:
+        """A server for one request, or None when all are in `but`; raises Overloaded. `give_back` must follow.
+
+        When all others are set aside, the one that is back first is tried all the same.
+        """
+        num_open = sum(upstream.num_open for upstream in self.all)
+        if num_open >= self._max_requests:
+            raise Overloaded(
+                f"the gateway has as many requests open as --llm-max-requests {self._max_requests} allows; try again",
+                retry_after=1.0,
+            )
+        turn = next(self._turns) % len(self.all)
+        left = [upstream for upstream in self.all[turn:] + self.all[:turn] if upstream not in but]
+        if not left:
+            return None
+        now = self._clock()
+        there = [upstream for upstream in left if upstream.back_at <= now and not upstream.is_on_trial]
+        least = min(there, key=lambda upstream: upstream.num_open, default=None)
+        chosen = least or min(left, key=lambda upstream: upstream.back_at)
+        chosen.is_on_trial = chosen.num_failures > 0
+        chosen.num_open += 1
+        self.metrics.gateway_open_requests.set(num_open + 1)
+        return chosen
+
+    def give_back(self, upstream: Upstream) -> None:
+        """A request has ended there, however it did."""
+        upstream.num_open -= 1
+        upstream.is_on_trial = False
+        self.metrics.gateway_open_requests.set(sum(one.num_open for one in self.all))
+
+    def reached(self, upstream: Upstream) -> None:
+        """It answers."""
+        if upstream.num_failures:
+            log.info("LLM server is back", extra={"upstream": upstream.name})
+        upstream.num_failures, upstream.back_at, upstream.is_on_trial = 0, 0.0, False
+        self.metrics.gateway_upstream_up.labels(upstream.name).set(1)
+
+    def unreached(self, upstream: Upstream, why: Exception) -> None:
+        """It cannot be connected to, or broke off before it had the request: pass it over for a while."""
+        upstream.num_failures += 1
+        away = min(FIRST_AWAY_SECONDS * 2 ** min(upstream.num_failures - 1, 16), MAX_AWAY_SECONDS)
+        upstream.back_at = self._clock() + away
+        self.metrics.gateway_upstream_up.labels(upstream.name).set(0)
+        self.metrics.gateway_ejections.labels(upstream.name).inc()
+        reason = f"{type(why).__name__}: {why}"
+        log.warning("LLM server cannot be reached", extra={"upstream": upstream.name, "error": reason, "away": away})
+
+    def shown(self) -> list[dict[str, object]]:
+        """For /info."""
+        return [{"url": one.name, "up": not one.num_failures, "open_requests": one.num_open} for one in self.all]
+
+
+def make_upstreams(settings: Settings, metrics: Metrics) -> Upstreams | None:
+    """What the gateway asks, if there is one; raises ConfigurationError."""
+    if not settings.llm_url:
+        return None
+    if settings.llm_handover == "keys" and not (settings.handover_bytes or settings.ec_shared_storage):
+        raise ConfigurationError(
+            "--llm-handover keys: nothing is held that a key could name; set --handover-bytes or --ec-shared-storage"
+        )
+    return Upstreams(settings.llm_url, settings.llm_max_requests, settings.llm_timeout_seconds, metrics)
+
+
+def _upstream(text: str) -> Upstream:
+    """Clients are given the base URL with /v1, so both forms are understood."""
+    base = text.removesuffix("/v1")
+    url = httpcore.URL(base)
+    if b"@" in base.encode():
+        raise ConfigurationError("--llm-url: a user name or password is not sent; give the key as --llm-api-key")
+    origin = httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target="/")
+    return Upstream(base.partition("://")[2], origin, url.target.rstrip(b"/"))
