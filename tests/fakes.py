@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from foveal.engine.admission import Gate
 from foveal.engine.cache import EncoderCache
@@ -110,6 +110,11 @@ class FakePool:
         item.embedding.view[:] = np.frombuffer(values.tobytes(), np.uint8)
         self.encoded.append(data)
         return Timings(queue=0.001, encode=0.002)
+
+
+def value_of(gauge: Gauge) -> float:
+    """What a scrape would see."""
+    return next(iter(gauge.collect())).samples[0].value
 
 
 @dataclass

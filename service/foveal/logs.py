@@ -50,5 +50,7 @@ def set_up(level: str, form: Literal["json", "text"]) -> None:
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    # not shown in any line, and looked up for each
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for chatty in ("httpx", "httpcore", "PIL", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

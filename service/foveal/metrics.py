@@ -64,10 +64,8 @@ class Metrics:
         self._gateway(registry)
         self._gpus(registry)
         # series that are there before their first event: `rate` does not see what a series is born with
-        for stage in STAGES:
-            self.stage_seconds.labels(stage)
-        for outcome in OUTCOMES:
-            self.images.labels(outcome)
+        self.stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
+        self.outcomes = {outcome: self.images.labels(outcome) for outcome in OUTCOMES}
         for outcome in GATEWAY_OUTCOMES:
             self.gateway_requests.labels(outcome)
         for outcome in HANDOVER_OUTCOMES:

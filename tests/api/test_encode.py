@@ -13,7 +13,7 @@ import pytest
 
 from foveal.api.context import Server
 from foveal.types import Output
-from tests.fakes import NUMPY, FakeService, expected, picture
+from tests.fakes import NUMPY, FakeService, expected, picture, value_of
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 BINARY = {"Accept": "application/vnd.foveal.safetensors"}
@@ -145,7 +145,7 @@ async def test_nothing_is_left_in_flight_after_any_outcome(client: httpx.AsyncCl
     await client.post("/encode", content=picture(text="late"), headers=OCTETS | {"X-Request-Timeout-Ms": "5"})
     await asyncio.sleep(0)
     for gauge in (fake.metrics.inflight_items, fake.metrics.inflight_bytes):
-        assert gauge._value.get() == 0
+        assert value_of(gauge) == 0
     assert fake.pool.waiting == 0
     assert fake.arenas["images"].used == fake.arenas["rows"].used == 0
 

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.chaos.fair import fair
 from tests.chaos.flood import FLAGS, PACK_MS, flood, p99
+from tests.chaos.machine import going_first
+from tests.chaos.newcomers import newcomers
 from tests.chaos.pictures import gallery
 from tests.chaos.rolling import rolling_restart
 from tests.chaos.storm import Weather, in_calm, storm
-from tests.system.conftest import REAL, serving, start
+from tests.system.conftest import REAL, Running, serving, start
 
 FAKE = ("tests.chaos.serve",)
 STORM_FLAGS = ("--cpu-workers", "2", "--prep-workers", "1", "--worker-timeout-seconds", "1", "--cache-bytes", "2MiB")
@@ -41,9 +45,19 @@ def run_storm(program: tuple[str, ...], requests: int, kill_seconds: float) -> l
     return [("requests", f"{requests} in {seconds:.0f} s: {seen}", True), ("workers killed", str(weather.kills), True)]
 
 
-def run_flood(seconds: float) -> list[Row]:
+@contextlib.contextmanager
+def small(first: bool, *flags: str) -> Iterator[Running]:
+    """A server that is soon full, with its share of the processors or before other jobs of this machine."""
+    with (
+        serving(*FLAGS, *flags, program=FAKE, variables={"CHAOS_PACK_MS": PACK_MS}) as running,
+        going_first(running) if first else contextlib.nullcontext(),
+    ):
+        yield running
+
+
+def run_flood(seconds: float, first: bool) -> list[Row]:
     """Three times what the server can do."""
-    with serving(*FLAGS, program=FAKE, variables={"CHAOS_PACK_MS": PACK_MS}) as running:
+    with small(first) as running:
         found = asyncio.run(flood(running, seconds, times=3.0))
         running.until(running.is_empty)
     share, refused, live = found.goodput / found.peak, p99(found.refused), p99(found.live)
@@ -53,6 +67,10 @@ def run_flood(seconds: float) -> list[Row]:
         ("goodput / peak", f"{share:.3f}", share >= 0.95),
         ("refusals", str(len(found.refused)), True),
         ("refusal p99, ms", f"{refused * 1000:.1f}", refused < 0.010),
+        ("  of that inside the server", f"{p99(found.refused_inside) * 1000:.1f}", True),
+        ("  read later by the sender", f"{p99(found.late) * 1000:.1f} (not counted)", True),
+        ("refusal p50, ms", f"{statistics.median(found.refused) * 1000:.1f}", True),
+        ("a processor was lacking", f"{found.pressure:.0%} of the time", True),
         ("/live p99, ms", f"{live * 1000:.1f}", live < 0.050),
         ("api CPU, ms/request", f"{found.cpu_ms:.2f}", True),
         ("normal again after, s", f"{found.normal_after:.2f}", found.normal_after < 2),
@@ -65,10 +83,19 @@ def run_flood(seconds: float) -> list[Row]:
     ]
 
 
-def run_fair(seconds: float) -> list[Row]:
+def run_newcomers(seconds: float, first: bool) -> list[Row]:
+    """New connections beside a crowd that keeps the loop busy."""
+    with small(first) as running:
+        times, rate = asyncio.run(newcomers(running, seconds))
+    return [
+        ("busy ones, calls/s", f"{rate:.0f}", True),
+        ("newcomers p50, p99, ms", f"{statistics.median(times) * 1000:.0f}, {p99(times) * 1000:.0f}", True),
+    ]
+
+
+def run_fair(seconds: float, first: bool) -> list[Row]:
     """One caller beside a crowd of another's."""
-    keys = ("--api-key", "bulk", "--api-key", "single")
-    with serving(*FLAGS, *keys, program=FAKE, variables={"CHAOS_PACK_MS": PACK_MS}) as running:
+    with small(first, "--api-key", "bulk", "--api-key", "single") as running:
         alone, beside, refused = asyncio.run(fair(running, seconds))
     extra = p99(beside) - p99(alone)
     bound = 3 * float(PACK_MS) / 1000
@@ -104,12 +131,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000, help="of the storm")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the flood and of the crowd")
+    parser.add_argument(
+        "--first", action="store_true", help="flood, newcomers and crowd run before other jobs of this machine (root)"
+    )
     parser.add_argument("--only", default="", help="scenarios whose name begins so")
     args = parser.parse_args()
     scenarios: dict[str, Callable[[], list[Row]]] = {
         "storm, fake worker": lambda: run_storm(FAKE, args.requests, 2.0),
-        "flood, fake worker": lambda: run_flood(args.seconds),
-        "crowd, fake worker": lambda: run_fair(args.seconds),
+        "flood, fake worker": lambda: run_flood(args.seconds, args.first),
+        "newcomers, fake worker": lambda: run_newcomers(args.seconds / 2, args.first),
+        "crowd, fake worker": lambda: run_fair(args.seconds, args.first),
         "four at once": run_four_at_once,
         "rolling restart, fake worker": lambda: run_rolling(FAKE, 2),
         "storm, real worker": lambda: run_storm(REAL, args.requests // REAL_SHARE, 5.0),

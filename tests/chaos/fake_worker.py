@@ -1,7 +1,8 @@
 """A worker program that speaks the worker's protocol and computes nothing: each pack takes as long as it is told.
 
 Each embedding is a digest of its rows, so that a stranger's cannot pass for one's own. Told by variables:
-CHAOS_PACK_MS is a pack's time, CHAOS_HANG=start makes it hang before it is ready.
+CHAOS_PACK_MS is a pack's time, CHAOS_HANG=start makes it hang before it is ready, CHAOS_FAIL=start makes it fail there,
+and CHAOS_FAIL=PATH as soon as that file exists.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from os import environ  # noqa: TID251 - a test program, told by variables
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -38,6 +40,9 @@ def main() -> int:
         return 0
     if environ.get("CHAOS_HANG") == "start":
         threading.Event().wait()
+    fails = environ.get("CHAOS_FAIL", "")
+    if fails == "start" or Path(fails or "/nowhere").exists():
+        raise RuntimeError("this worker fails at start, as it was told")
     seconds = float(environ.get("CHAOS_PACK_MS", "5")) / 1000
     budgets = tuple(
         TokenBudget(tokens, min(tokens, configure.max_items), seconds * 1000) for tokens in configure.token_budgets

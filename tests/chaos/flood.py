@@ -34,11 +34,18 @@ class Flooded:
     goodput: float = 0.0
     offered: float = 0.0
     refused: list[float] = field(default_factory=list)
+    """Of each refusal, from before it was sent until the kernel had the answer."""
+    refused_inside: list[float] = field(default_factory=list)
+    """The same, inside the server: from the first byte that it parsed until the answer was written."""
+    late: list[float] = field(default_factory=list)
+    """How much later the sender read each refusal."""
     live: list[float] = field(default_factory=list)
     normal_after: float = 0.0
     cpu_ms: float = 0.0
     """The api process's own time for one offered request, whoever else uses the machine."""
     rss_mib: tuple[float, float] = (0.0, 0.0)
+    pressure: float = 0.0
+    """Part of the flood's time in which some process of this machine waited for a processor."""
     others: list[str] = field(default_factory=list)
 
 
@@ -52,7 +59,8 @@ async def flood(running: Running, seconds: float, times: float) -> Flooded:
     numbers, picture, found = count(), noise(50, 50, 1), Flooded()
     alone = await _median_alone(running, picture, numbers)
     found.peak = await _peak(running, picture, numbers, seconds)
-    before, spent = rss_mib(running.process.pid), cpu_seconds(running.process.pid)
+    before, spent, line = rss_mib(running.process.pid), cpu_seconds(running.process.pid), len(running.lines)
+    waited = pressure_seconds()
     prober = asyncio.create_task(_probe_live(running, found.live))
     replies = await _offer(running, picture, numbers, max(found.peak, NOMINAL) * times, seconds)
     prober.cancel()
@@ -60,10 +68,18 @@ async def flood(running: Running, seconds: float, times: float) -> Flooded:
     found.cpu_ms = (cpu_seconds(running.process.pid) - spent) / len(replies) * 1000
     found.offered = len(replies) / seconds
     found.goodput = sum(reply.status == 200 for reply in replies) / seconds
-    found.refused = [reply.seconds for reply in replies if reply.code == "overloaded"]
+    refusals = [reply for reply in replies if reply.code == "overloaded"]
+    found.refused, found.late = [r.seconds for r in refusals], [r.late for r in refusals]
     found.others = [reply.code or str(reply.status) for reply in replies if reply.status not in (200, 503)]
+    found.pressure = (pressure_seconds() - waited) / seconds
     found.normal_after = await _normal_after(running, picture, numbers, alone)
+    found.refused_inside = _refusals_in_log(running.lines[line:])
     return found
+
+
+def _refusals_in_log(lines: list[str]) -> list[float]:
+    found = (re.search(r" code=overloaded .*?seconds=(\S+)", line) for line in lines)
+    return [float(match[1]) for match in found if match]
 
 
 async def _median_alone(running: Running, picture: bytes, numbers: Iterator[int]) -> float:
@@ -127,6 +143,12 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that a process has taken."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pressure_seconds() -> float:
+    """Time in which some process of this machine has waited for a processor; 0 where the kernel does not say."""
+    path = Path("/proc/pressure/cpu")
+    return int(path.read_text().split("total=", 1)[1].split()[0]) / 1e6 if path.exists() else 0.0
 
 
 def rss_mib(pid: int) -> float:

@@ -18,6 +18,7 @@ from foveal.api.context import Server, context_of
 from foveal.api.intake import read_intake
 from foveal.api.openai import read_embeddings_request, write_embeddings
 from foveal.api.options import wishes_of
+from foveal.api.protocol import MAX_JOINED_BYTES
 from foveal.api.serving import body_of, enter, fetched, timing, unless_gone, within
 from foveal.engine.admission import Visit
 from foveal.engine.items import Encoded, Wishes
@@ -56,7 +57,7 @@ async def serve(request: Request, handle: Handler) -> Response:
             media_type, buffers, encoded = await within(entered.deadline, request, work)
         times = timing(request, server, encoded)
         # the visit goes on until the answer is sent, so the response ends it
-        return EmbeddingsResponse(server, stack.pop_all(), entered.deadline, media_type, buffers, times)
+        return EmbeddingsResponse(server, stack, entered.deadline, media_type, buffers, times)
 
 
 async def _encode(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
@@ -119,13 +120,17 @@ class EmbeddingsResponse(Response):
         timing: str,
         on_sent: Callable[[], None] = lambda: None,
     ) -> None:
-        self._server, self._visit, self._deadline, self._buffers = server, visit, deadline, buffers
+        self._server, self._deadline, self._buffers = server, deadline, buffers
         self._on_sent = on_sent
         self.status_code, self.background = 200, None
         headers = {"content-type": media_type, "server-timing": timing}
         if isinstance(buffers, list):
-            headers["content-length"] = str(sum(len(buffer) for buffer in buffers))
+            num_bytes = sum(len(buffer) for buffer in buffers)
+            headers["content-length"] = str(num_bytes)
+            if num_bytes <= MAX_JOINED_BYTES:
+                self._buffers = [b"".join(buffers)]
         self.init_headers(headers)
+        self._visit = visit.pop_all()  # nothing fails from here on: a visit that nobody ends keeps a drain waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the buffers, the end. Past the deadline the connection is closed where it stands."""
@@ -157,4 +162,4 @@ class EmbeddingsResponse(Response):
             seconds = time.monotonic() - began
             context.course.passed(serialize=seconds)
             label = exemplar(context.request_id)
-            self._server.metrics.stage_seconds.labels("serialize").observe(seconds, label)
+            self._server.metrics.stages["serialize"].observe(seconds, label)

@@ -42,6 +42,9 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, server: Server, router: Router) -> None:
         self._app, self._server, self._router = app, server, router
+        paths = (str(getattr(route, "path", "{")) for route in router.routes)
+        self._paths = frozenset(path for path in paths if "{" not in path)
+        """Those without parameters, which are what they match; to go through all routes costs 50 µs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -91,6 +94,8 @@ class RequestMiddleware:
 
     def _route(self, scope: Scope) -> str:
         """The path as registered, so that the label has few values."""
+        if (path := scope["path"]) in self._paths:
+            return str(path)
         for route in self._router.routes:
             match, _ = route.matches(scope)
             if match is not Match.NONE:

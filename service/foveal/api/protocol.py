@@ -7,6 +7,7 @@ bounded here: 64 KiB of head, as much of trailers (which are dropped), 30 second
 from __future__ import annotations
 
 import asyncio
+import time
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -14,13 +15,17 @@ MAX_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 """After a refusal: closed at once, what the caller still sends would reset the connection and lose the answer."""
+MAX_JOINED_BYTES = 16 << 10
+"""Of a body's first part that is copied behind its head."""
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _MALFORMED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _END = b"\r\n\r\n"
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Counts bytes outside bodies; `scope["foveal.transport"]` lets a response watch and drop its connection."""
+    """Counts bytes outside bodies; `scope["foveal.transport"]` lets a response watch and drop its connection,
+    `scope["foveal.arrival"]` is when the request began.
+    """
 
     _is_in_head = True
     _is_refused = False
@@ -28,6 +33,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Bytes of head, or of trailers."""
     _unparsed = 0
     """Bytes since the parser last made something of them."""
+    _arrival = 0.0
+    """When the first byte of the request was parsed."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -53,12 +60,13 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """A head that is no HTTP."""
-        self._refuse(_MALFORMED)
+        """A head that is too long, or no HTTP."""
+        self._refuse(_TOO_LONG if self._counted > MAX_HEAD_BYTES else _MALFORMED)
 
     def on_message_begin(self) -> None:
         """A head begins."""
         self._is_in_head, self._counted, self._unparsed = True, 0, 0
+        self._arrival = time.monotonic()
         self._time_head()
         super().on_message_begin()
 
@@ -80,6 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head, self._counted, self._unparsed = False, 0, 0
         self._stop_timer()
         super().on_headers_complete()
+        self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
+        self.scope["foveal.arrival"] = self._arrival  # type: ignore[typeddict-unknown-key]
         self.scope["foveal.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
 
     def on_body(self, body: bytes) -> None:
@@ -94,11 +104,27 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, answer: bytes) -> None:
         """Answer, say that nothing follows, and drop what still comes until the caller leaves or time is up."""
+        if self._is_refused:
+            return
         self._is_refused = True
         self._stop_timer()
+        if not self._may_answer():
+            self.transport.close()
+            return
         self.transport.write(answer)
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _may_answer(self) -> bool:
+        """End the request that is under way; False where an answer has begun or is to come, which none may follow."""
+        if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
+            return False
+        if self.cycle and isinstance(self.cycle.transport, HeadWithBody):
+            self.cycle.transport.flush()
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        return True
 
     def _count(self, part: bytes) -> None:
         self._counted += len(part)
@@ -112,6 +138,48 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class HeadWithBody:
+    """What a response writes to: its head waits for the first of its body, for this turn of the loop at most.
+
+    uvicorn writes them one after the other. A short answer is then one packet, and whoever waits for it is not woken
+    (in the server's place, where processors are few) before it is whole.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head = b""
+        self._is_whole = False
+
+    def write(self, data: bytes) -> None:
+        """Write, at once but for the head."""
+        if self._is_whole:
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+            self._loop.call_soon(self.flush)
+        elif len(data) <= MAX_JOINED_BYTES:
+            head, self._head, self._is_whole = self._head, b"", True
+            self._transport.write(b"".join((head, data)))
+        else:
+            self.flush()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close when all is written."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """True when nothing more can be written."""
+        return self._transport.is_closing()
+
+    def flush(self) -> None:
+        """Write a head that waits."""
+        head, self._head, self._is_whole = self._head, b"", True
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -103,7 +103,7 @@ async def fetched(request: Request, sources: Sequence[Source], param: str, visit
         if not all(isinstance(source, bytes) for source in sources):
             course.passed(fetch=time.monotonic() - began)
         seconds = course.seconds()["fetch"]
-        server.metrics.stage_seconds.labels("fetch").observe(seconds, exemplar(context.request_id))
+        server.metrics.stages["fetch"].observe(seconds, exemplar(context.request_id))
     course.under_way = "images"
     return images
 
@@ -154,7 +154,7 @@ def timing(request: Request, server: Server, encoded: Sequence[Encoded]) -> str:
         stages[name] = max(values)
         for value in values:
             if value > 0:
-                server.metrics.stage_seconds.labels(name).observe(value, label)
+                server.metrics.stages[name].observe(value, label)
     stages["total"] = time.monotonic() - context.arrival
     context.facts |= {name: round(seconds, 6) for name, seconds in stages.items()}
     context.facts |= {"images": len(encoded), "tokens": sum(e.num_tokens for e in encoded)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -21,7 +22,7 @@ from foveal.demo.server import serving
 from foveal.errors import ConfigurationError
 from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
-from foveal_client import Client, Embedding, FovealError, ServerInfo
+from foveal_client import Client, Embedding, FovealError, InvalidRequest, ServerInfo
 
 READY_SECONDS = 300
 POLL_SECONDS = 0.2
@@ -54,7 +55,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; the exit code."""
-    pictures = load(find(args.pictures or [shipped()]))
+    left_out: list[str] = []
+
+    def leave_out(why: str) -> None:
+        left_out.append(why)
+        tqdm.write(f"left out: {why}", sys.stderr)
+
+    pictures = load(find(args.pictures or [shipped()]), leave_out)
     served = choose(args.model)
     args.output_dir.mkdir(parents=True, exist_ok=True)
     flags = ["--model", served.model, *served.name_flags, "--device", args.device, "--log-level", "warning"]
@@ -63,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"ready after {_wait_ready(url):.1f} s\n")
         with Client(url, timeout=ENCODE_SECONDS) as client:
             info = client.info()
-            results = _encode(client, pictures, _spec(served.model))
+            results = _encode(client, pictures, _spec(served.model), leave_out)
     print_costs(results)
     print_neighbours(results)
     path = args.output_dir / "demo.png"
@@ -71,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"drawn: {path}")
     if info.raw["weights"] == "dummy":
         print("random weights: likeness here is of colours and shapes, not of meaning")
+    if left_out:
+        print("left out:", *left_out, sep="\n  ")
     return 0
 
 
@@ -92,18 +101,27 @@ def _spec(model: str) -> ModelSpec:
     return hub_spec(model, dummy_weights=True) if is_hub_id(model) else local_spec(model, dummy_weights=True)
 
 
-def _encode(client: Client, pictures: Sequence[Picture], spec: ModelSpec) -> Results:
+def _encode(client: Client, pictures: Sequence[Picture], spec: ModelSpec, leave_out: Callable[[str], None]) -> Results:
+    """What the server makes of them; one that it refuses is left out, with its variant."""
     tokens: list[Embedding] = []
     pooled = []
-    for picture in tqdm(pictures, desc="encoding", leave=False, disable=None):
+    encoded: list[Picture] = []
+    for pair in tqdm(list(zip(pictures[::2], pictures[1::2], strict=True)), desc="encoding", leave=False, disable=None):
         try:
-            if not picture.is_variant:
-                tokens.append(client.encode(picture.image, output="tokens", dtype="float32"))
-            pooled.append(client.encode(picture.image, output="pooled", dtype="float32").values)
+            made = client.encode(pair[0].image, output="tokens", dtype="float32")
+            rows = [client.encode(picture.image, output="pooled", dtype="float32").values for picture in pair]
+        except InvalidRequest as error:
+            leave_out(f"{pair[0].name}: {error}")
+            continue
         except FovealError as error:
-            raise ConfigurationError(f"{picture.name}: {error}") from None
-    shown = [seen(picture.image, spec.rule.plan(*picture.image.size)) for picture in pictures]
-    return Results(pictures, shown, cosines(pooled), tokens)
+            raise ConfigurationError(f"{pair[0].name}: {error}") from None
+        tokens.append(made)
+        pooled += rows
+        encoded += pair
+    if not encoded:
+        raise ConfigurationError("the server refused all of these pictures")
+    shown = [seen(picture.image, spec.rule.plan(*picture.image.size)) for picture in encoded]
+    return Results(encoded, shown, cosines(pooled), tokens)
 
 
 def _draw(path: Path, results: Results, info: ServerInfo) -> None:

@@ -25,6 +25,7 @@ from foveal_client import (
     Embedding,
     EncodeOptions,
     FovealError,
+    InvalidRequest,
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
@@ -34,7 +35,7 @@ from foveal_client import (
 TIMEOUT_SECONDS = 120.0
 MAX_RETRIES = 5
 _HOPELESS = (ConnectionFailed, Unauthorized, ModelNotFound, NotFound, MethodNotAllowed)
-"""Errors that every other picture would meet as well."""
+"""Errors that every other picture would meet as well; so is `invalid_request` itself, which is about the options."""
 _OPTIONS = ("output", "dtype", "normalize", "min_pixels", "max_pixels", "background", "oversize")
 _EPILOG = """exit codes: 0 all pictures were encoded; 1 some were not (they are listed at the end);
 2 the arguments are wrong, the output cannot be written, or the server cannot be used."""
@@ -188,10 +189,11 @@ async def _encode(client: AsyncClient, picture: Picture, options: EncodeOptions)
 
 async def _keep(output: Output, picture: Picture, result: Embedding | Exception, tally: Tally) -> None:
     """Write one embedding, in a thread, or note why there is none."""
+    if isinstance(result, _HOPELESS) or type(result) is InvalidRequest:
+        tally.stopped_by = result
+        return
     if isinstance(result, Exception):
         tally.failures.append((picture, result))
-        if isinstance(result, _HOPELESS):
-            tally.stopped_by = result
         return
     try:
         await asyncio.to_thread(output.add, picture.name, result)
@@ -207,6 +209,7 @@ def _report(tally: Tally, total: int, args: argparse.Namespace) -> None:
     for picture, error in tally.failures:
         print(f"{picture.path}: {error}", file=sys.stderr)
     if tally.stopped_by is not None:
+        print(f"foveal encode: {tally.stopped_by}", file=sys.stderr)
         print(f"foveal encode: stopped after {tally.encoded} of {total} pictures", file=sys.stderr)
     elif tally.failures:
         print(f"foveal encode: {len(tally.failures)} of {total} pictures failed", file=sys.stderr)

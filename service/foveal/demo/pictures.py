@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -50,15 +50,24 @@ def find(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def load(paths: Sequence[Path]) -> list[Picture]:
-    """Each picture, followed by its variant. Raises ConfigurationError for a file that is no picture."""
+def load(paths: Sequence[Path], leave_out: Callable[[str], None]) -> list[Picture]:
+    """Each picture, followed by its variant; `leave_out` is told of each file that is no picture.
+
+    Raises ConfigurationError if all are none.
+    """
     pictures = []
     for group, path in enumerate(paths):
-        image = _read(path)
+        try:
+            image = _read(path)
+        except ConfigurationError as error:
+            leave_out(str(error))
+            continue
         pictures += [
             Picture(path.stem, image, group),
             Picture(path.stem, _variant(image), group, is_variant=True),
         ]
+    if not pictures:
+        raise ConfigurationError("none of these files can be read as a picture")
     return pictures
 
 

@@ -10,50 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from foveal.engine.course import Course
+from foveal.engine.shares import Held, limit_for
+from foveal.engine.speed import Speed, TypicalSize
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Span
 from foveal.metrics import Metrics
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-SPEED_MEMORY_SECONDS = 10.0
-KEPT_SHARE = 1 / 8
-"""Of each limit, kept for callers who hold less than that much."""
-
-
-class Speed:
-    """Tokens a second of the last seconds, forgetting exponentially."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._tokens = self._images = 0.0
-        self._at = self._since = clock()
-
-    def count(self, tokens: int) -> None:
-        """Note that an image of so many tokens was encoded."""
-        now = self._clock()
-        kept = math.exp((self._at - now) / SPEED_MEMORY_SECONDS)
-        self._tokens = self._tokens * kept + tokens
-        self._images = self._images * kept + 1
-        self._at = now
-
-    @property
-    def tokens_an_image(self) -> int:
-        """What the images of the last seconds had on average; 1 before there was one."""
-        return max(1, round(self._tokens / self._images)) if self._images > 0 else 1
-
-    def seconds_for(self, tokens: int) -> float:
-        """Time that this many tokens take at the measured speed; 1 s before anything was measured."""
-        window = min(SPEED_MEMORY_SECONDS, max(self._clock() - self._since, 1.0))
-        return tokens * window / self._tokens if self._tokens > 0 else 1.0
 
 
 class Gate:
@@ -65,9 +35,13 @@ class Gate:
         self.speed = Speed()
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
-        self._callers: dict[str, _Held] = {}
+        self.typical = TypicalSize()
+        self._callers: dict[str, Held] = {}
         self._held: Counter[Span] = Counter()
         self._changed = asyncio.Event()
+        # asked when somebody looks: these change a dozen times a request
+        metrics.inflight_bytes.set_function(lambda: self._bytes)
+        metrics.inflight_items.set_function(lambda: self._items)
 
     def visit(
         self,
@@ -102,12 +76,12 @@ class Gate:
         return self._fits_tokens(tokens, caller) and self._fits_bytes(num_bytes, caller)
 
     def _fits_tokens(self, tokens: int, caller: str) -> bool:
-        held = self._callers.get(caller, _Held()).tokens
-        return not tokens or self._tokens + tokens <= _limit(self.max_tokens, held)
+        held = self._callers.get(caller, Held()).tokens
+        return not tokens or self._tokens + tokens <= limit_for(self.max_tokens, held)
 
     def _fits_bytes(self, num_bytes: int, caller: str) -> bool:
-        held = self._callers.get(caller, _Held()).num_bytes
-        return not num_bytes or self._bytes + num_bytes <= _limit(self.max_bytes, held)
+        held = self._callers.get(caller, Held()).num_bytes
+        return not num_bytes or self._bytes + num_bytes <= limit_for(self.max_bytes, held)
 
     def overloaded(self, tokens: int, caller: str = "") -> Overloaded:
         """The refusal, counted, with the time after which trying again makes sense."""
@@ -135,7 +109,7 @@ class Gate:
 
     def add_for(self, caller: str, tokens: int = 0, num_bytes: int = 0, items: int = 0, visits: int = 0) -> None:
         """Take on more of this caller's, or less where numbers are negative."""
-        held = self._callers.setdefault(caller, _Held())
+        held = self._callers.setdefault(caller, Held())
         held.tokens += tokens
         held.num_bytes += num_bytes
         held.visits += visits
@@ -149,24 +123,7 @@ class Gate:
         self._bytes += num_bytes
         self._items += items
         self._visits += visits
-        self._metrics.inflight_bytes.set(self._bytes)
-        self._metrics.inflight_items.set(self._items)
         self._changed.set()
-
-
-@dataclass
-class _Held:
-    """What one caller's open requests hold."""
-
-    tokens: int = 0
-    num_bytes: int = 0
-    visits: int = 0
-
-
-def _limit(most: int, held: int) -> int:
-    """How far a caller may fill a limit of which it holds so much."""
-    kept = int(most * KEPT_SHARE)
-    return most if held < kept else most - kept
 
 
 class Visit:
@@ -208,14 +165,14 @@ class Visit:
         self._hold(num_bytes)
 
     def expect(self) -> bool:
-        """Hold what an image has on average until this request's first is known; False where not even the smallest
-        would be let in. Else all who come between two answers would be let in to be read, and most refused after it.
+        """Hold what images have of late until this request's first is known; False where not even the smallest would
+        be let in. Else all who come between two answers would be let in to be read, and most refused after it.
         """
         if self._running or self._expected:
             return True
         if not self._gate.fits(1, 1, self.caller):
             return False
-        self._expected = self._gate.speed.tokens_an_image
+        self._expected = self._gate.typical.tokens
         self._gate.add_for(self.caller, self._expected)
         return True
 
@@ -234,6 +191,7 @@ class Visit:
         total = work_bytes + answer_bytes
         self._answer_bytes += answer_bytes
         self.expect_no_more()
+        self._gate.typical.note(tokens)
         if self._held_bytes + max(total, self._answer_bytes) > self._gate.max_bytes:
             raise TooLarge(
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "

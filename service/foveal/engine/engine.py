@@ -95,7 +95,7 @@ class Engine:
                 return
             key = self._keys.of(hashlib.sha256(image).hexdigest(), wishes, self.max_image_tokens)
             if key not in self.cache and key not in self._flights:
-                self._metrics.images.labels("rejected").inc()
+                self._metrics.outcomes["rejected"].inc()
                 raise self.gate.overloaded(1, visit.caller).at(f"images[{i}]")
 
     async def encode(self, images: Sequence[bytes], wishes: Wishes, visit: Visit) -> list[Encoded]:
@@ -141,7 +141,7 @@ class Engine:
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.images.labels(outcome).inc()
+            self._metrics.outcomes[outcome].inc()
 
     async def _hit_or_encode(self, i: int, image: bytes, wishes: Wishes, visit: Visit) -> tuple[Encoded, str]:
         digest = await _sha256(image)
@@ -183,9 +183,10 @@ class Engine:
         course.passed(probe=probed.seconds)
         course.under_way = "admission"
         plan = self._plan(probed, wishes)
-        rows_bytes = plan.num_patches * plan.row_bytes
-        embedding_bytes = self.spec.embedding_bytes(wishes.output, plan.num_tokens)
-        with await visit.admit(plan.num_tokens, rows_bytes, embedding_bytes):
+        grid, num_tokens = plan.grid, plan.num_tokens
+        rows_bytes = grid.num_patches * plan.row_bytes
+        embedding_bytes = self.spec.embedding_bytes(wishes.output, num_tokens)
+        with await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
             course.under_way = "prep"
             prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)
@@ -193,16 +194,16 @@ class Engine:
             course.passed(prep=prepared.seconds)
             course.under_way = "queue"
             embedding = await self.memory.embeddings.block(embedding_bytes)
-            item = Item(plan.grid, plan.num_tokens, rows, embedding, wishes.output)
+            item = Item(grid, num_tokens, rows, embedding, wishes.output)
             timings = await self._encoder.encode(item, demand)
             course.under_way = ""
-        self.gate.speed.count(plan.num_tokens)
+        self.gate.speed.count(num_tokens)
         encoded = Encoded(
             embedding=embedding,
-            shape=self.spec.shape(wishes.output, plan.num_tokens),
+            shape=self.spec.shape(wishes.output, num_tokens),
             output=wishes.output,
-            grid=plan.grid,
-            num_tokens=plan.num_tokens,
+            grid=grid,
+            num_tokens=num_tokens,
             image_size=(probed.width, probed.height),
             sha256=digest,
             key=key,
@@ -215,7 +216,9 @@ class Engine:
         """The resized size and grid, within the token limit; raises AspectRatio or TooLarge."""
         rule = self.spec.rule
         plan = rule.plan(probed.width, probed.height, wishes.min_pixels, wishes.max_pixels)
-        if plan.num_tokens > self.max_image_tokens and wishes.downscale:
+        if plan.num_tokens <= self.max_image_tokens:
+            return plan
+        if wishes.downscale:
             most = rule.pixels_for_tokens(self.max_image_tokens)
             least = wishes.min_pixels or rule.min_pixels
             plan = rule.plan(probed.width, probed.height, least and min(least, most), most)

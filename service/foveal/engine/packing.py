@@ -86,6 +86,9 @@ def next_pack(
     if ladder.smallest_for(entries[first].num_tokens, 1) is None:
         reason = "oversize" if ladder.budgets else "no_budgets"
         return Pack((first,), entries[first].num_tokens, None, reason)
+    if len(entries) == 1:
+        tokens = entries[first].num_tokens
+        return Pack((first,), tokens, ladder.budgets[ladder.cheapest_for(tokens, 1)])
     sizes = [tokens for i in order if (tokens := entries[i].num_tokens) <= ladder.max_tokens]
     return _cheapest(_companions(entries, order, ladder), sizes, ladder)
 

@@ -134,7 +134,7 @@ class Arena(MappedArena):
         offset = self._free.take(padded)
         # frombuffer makes an array whose base is not another array, so that views of views refer to this very one
         view: Bytes = np.frombuffer(self.map, np.uint8, count=length, offset=offset)
-        # weak: finalizers are kept until they run, and what waits in a cache that this arena's owner keeps would keep it
+        # weak: finalizers are kept until they run, and a view in a cache of the arena's owner would keep both for ever
         weakref.finalize(view, _release, weakref.ref(self), offset, padded).atexit = False
         return Block(view, Span(offset, length))
 

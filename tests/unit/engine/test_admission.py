@@ -8,7 +8,8 @@ import contextlib
 import pytest
 from prometheus_client import CollectorRegistry
 
-from foveal.engine.admission import Gate, Speed
+from foveal.engine.admission import Gate
+from foveal.engine.speed import Speed
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Arena
 from foveal.metrics import Metrics
@@ -77,8 +78,8 @@ async def test_a_full_gate_refuses_before_any_work_but_not_a_request_that_waits_
 
 
 async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before(gate: Gate) -> None:
-    for tokens in (30, 30, 60):
-        gate.speed.count(tokens)
+    assert gate.typical.tokens == 1
+    gate.typical.note(40)
     with contextlib.ExitStack() as stack:
         visits = [stack.enter_context(gate.visit(str(i))) for i in range(5)]
         assert [visit.expect() for visit in visits] == [True, True, True, False, False]
@@ -91,7 +92,7 @@ async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_
 
 
 async def test_what_an_images_own_request_expects_does_not_refuse_it(gate: Gate) -> None:
-    gate.speed.count(80)
+    gate.typical.note(80)
     with gate.visit("a") as visit:
         assert visit.expect()
         with await visit.admit(100, 10, 10):
