@@ -46,7 +46,11 @@ def validate_embedding(
     Raises InvalidEmbedding, also for values that are not finite.
     """
     grid = validate_grid(grid_thw, merge_size)
+    if not isinstance(values, np.ndarray):
+        raise InvalidEmbedding(f"the values must be a NumPy array, not a {type(values).__name__}")
     name = values.dtype.name
+    if not values.dtype.isnative:
+        raise InvalidEmbedding("the values must be in this machine's byte order")
     if name not in _FLOATS:
         raise InvalidEmbedding(f"the values must be one of {', '.join(_FLOATS)}, not {name}")
     if values.ndim != 2:
@@ -80,7 +84,11 @@ def validate_grid(grid_thw: Sequence[int], merge_size: int) -> Grid:
 
 def merge_size_of(tokens: int, grid_thw: Sequence[int]) -> int:
     """The merge size that makes `tokens` out of the grid's patches. Raises InvalidEmbedding when none does."""
-    patches = math.prod(grid_thw)
+    patches = math.prod(validate_grid(grid_thw, 1))
+    try:
+        tokens = operator.index(tokens)
+    except TypeError as error:
+        raise InvalidEmbedding(f"tokens must be a whole number, not {str(tokens)[:80]}") from error
     merge_size = math.isqrt(patches // tokens) if tokens > 0 else 0
     if merge_size == 0 or tokens * merge_size**2 != patches:
         raise InvalidEmbedding(f"no merge size makes {tokens} tokens out of {patches} patches: not a tower for an LLM?")

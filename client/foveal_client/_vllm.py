@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +37,9 @@ def vllm_inputs(embeddings: Sequence[Embedding]) -> dict[str, Any]:
 
     `llm.generate({"prompt": prompt, **vllm_inputs(embeddings)})`, with one placeholder per picture in the prompt and
     `LLM(..., enable_mm_embeds=True)`. Copies the rows once. Raises InvalidEmbedding as `to_vllm_part` does, also when
-    the embeddings differ in width; ImportError without torch.
+    the embeddings differ in width; TypeError for what has no rows, as what `hold` gives; ImportError without torch.
     """
+    embeddings = _with_rows(embeddings)
     if not embeddings:
         raise InvalidEmbedding("there is no embedding to hand over")
     for embedding in embeddings:
@@ -53,6 +54,21 @@ def vllm_inputs(embeddings: Sequence[Embedding]) -> dict[str, Any]:
         "multi_modal_data": {"image": {"image_embeds": torch.cat(rows), "image_grid_thw": grids}},
         "multi_modal_uuids": {"image": [validate_key(embedding.key) for embedding in embeddings]},
     }
+
+
+def _with_rows(embeddings: object) -> list[Embedding]:
+    from foveal_client._types import Embedding  # which imports this module
+
+    if not isinstance(embeddings, Iterable):
+        raise TypeError(f"vllm_inputs takes a list of embeddings, not a {type(embeddings).__name__}")
+    found = list(embeddings)
+    for i, one in enumerate(found):
+        if not isinstance(one, Embedding):
+            raise TypeError(
+                f"vllm_inputs needs the rows, and embeddings[{i}] is a {type(one).__name__}: take what Client.encode "
+                "gives; what Client.hold gives goes into messages, by its to_vllm_part"
+            )
+    return found
 
 
 def base64_archive(values: npt.NDArray[Any]) -> str:

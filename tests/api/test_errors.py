@@ -238,3 +238,10 @@ async def test_an_accept_of_weight_zero_is_no_wish(client: httpx.AsyncClient) ->
     headers = OCTETS | {"Accept": "application/octet-stream;q=0, application/json"}
     answer = await client.post("/encode", content=picture(), headers=headers)
     assert answer.headers["content-type"] == "application/json"
+
+
+async def test_an_error_names_the_image_by_the_field_that_it_came_in(client: httpx.AsyncClient) -> None:
+    good, bad = (base64.b64encode(data).decode() for data in (picture(), b"FAKE BAD"))
+    for route, field in (("/encode", "images"), ("/v1/embeddings", "input")):
+        answer = await client.post(route, json={field: [good, bad]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, f"{field}[1]")

@@ -22,7 +22,7 @@ from foveal.handover.service import Handover
 from foveal.handover.storage import SharedStorage
 from foveal.settings import Settings
 from foveal.types import Output
-from tests.fakes import NUMPY, FakeService, expected, fake_service, picture
+from tests.fakes import NUMPY, FakeService, expected, fake_service, picture, value_of
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 BINARY = {"Accept": "application/vnd.foveal.safetensors"}
@@ -217,7 +217,7 @@ async def test_a_fetch_that_breaks_off_leaves_the_promise(server: Server, fake: 
         await breaking_off(app, f"/embeddings/{key}", after=2)
         assert count(fake, "fetched") == 0
         assert (await client.get(f"/embeddings/{key}")).status_code == 200
-    assert fake.metrics.inflight_bytes._value.get() == 0
+    assert value_of(fake.metrics.inflight_bytes) == 0
 
 
 class Transport:

@@ -179,6 +179,15 @@ async def test_a_bad_image_is_told_to_the_tokenizer_and_answered(tokenizer: Lang
     assert encoder.count("tokenizer", "refused") == 1
 
 
+@pytest.mark.parametrize("item", [data_uri(b"FAKE BAD"), "not base64", 5, "file:///etc/passwd"])
+async def test_an_error_names_the_item_by_sglangs_word_for_it(
+    tokenizer: LanguageServer, encoder: Encoder, item: object
+) -> None:
+    [part] = tokenizer.parts([data_uri(PICTURES[0]), item])
+    answer = await tokenizer.encode(part)
+    assert answer.status_code in (400, 403, 422) and answer.json()["error"]["param"] == "mm_items[1]"
+
+
 async def test_a_scheduler_is_sent_no_error_since_one_ends_its_server(scheduler: LanguageServer) -> None:
     [part] = scheduler.parts([data_uri(b"FAKE BAD")])
     for rank in range(2):
@@ -306,6 +315,22 @@ async def test_what_is_no_rank_is_refused(scheduler: LanguageServer, change: dic
 async def test_mooncake_is_told_which_back_end_to_take(encoder: Encoder, path: str) -> None:
     answer = await encoder.client.post(f"/sglang/{path}", json={"req_id": "r", "part_idx": 0})
     assert answer.status_code == 400 and "zmq_to_tokenizer" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("path", ["encode", "scheduler_receive_url", "send", "scheduler_receive_meta_data"])
+async def test_every_post_needs_the_key(path: str) -> None:
+    encoder = Encoder(fake_service(), keys=("secret",))
+    answer = await encoder.client.post(f"/sglang/{path}", json={"req_id": "r", "part_idx": 0})
+    assert answer.status_code == 401 and answer.json()["message"]
+    encoder.client.auth = httpx.BasicAuth("sglang", "secret")
+    assert (await encoder.client.post(f"/sglang/{path}", json={"req_id": "r", "part_idx": 0})).status_code == 400
+    await encoder.close()
+
+
+async def test_a_tokenizer_may_call_its_own_host_localhost(tokenizer: LanguageServer, encoder: Encoder) -> None:
+    [part] = tokenizer.parts([data_uri(PICTURES[0])])
+    answer, taken = await asyncio.gather(tokenizer.encode(part | {"prefill_host": "localhost"}), tokenizer.received())
+    assert answer.status_code == 200 and taken[0].tobytes() == (await encoded(encoder, PICTURES[:1]))[0]
 
 
 async def test_nothing_is_left_in_memory_when_a_part_is_sent(tokenizer: LanguageServer) -> None:

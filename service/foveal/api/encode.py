@@ -82,7 +82,7 @@ async def _embeddings(request: Request, server: Server, service: HandoverService
     max_images = server.settings.max_images_per_request
     asked = read_embeddings_request(body, service.engine.spec, max_images, server.url_rules)
     del body
-    service.engine.expect(asked.images, asked.wishes, visit)
+    service.engine.expect(asked.images, asked.wishes, visit, "input")
     work = fetch_and_encode(request, service, asked.images, "input", asked.wishes, visit)
     encoded = await unless_gone(request.receive, work)
     return "application/json", write_embeddings(service.engine.spec, encoded, asked.as_base64), encoded
@@ -99,7 +99,7 @@ async def fetch_and_encode(
 ) -> list[Encoded]:
     """The embeddings of images that were sent or named; an error names the image as `param[i]`."""
     images = await fetched(request, sources, param, visit)
-    return await service.engine.encode(images, wishes, visit)
+    return await service.engine.encode(images, wishes, visit, param)
 
 
 def _wants_binary(accept: str) -> bool:

@@ -35,9 +35,7 @@ async def fetch(request: Request) -> Response:
         buffers = ec_file(entered.service.engine.spec, encoded, key)
         timing = f"total;dur={(time.monotonic() - context_of(request).arrival) * 1000:.3f}"
         on_sent = partial(handover.fetched, promise) if promise else lambda: None
-        return EmbeddingsResponse(
-            entered.server, stack.pop_all(), entered.deadline, MEDIA_TYPE, buffers, timing, on_sent
-        )
+        return EmbeddingsResponse(entered.server, stack, entered.deadline, MEDIA_TYPE, buffers, timing, on_sent)
 
 
 async def peek(request: Request) -> Response:

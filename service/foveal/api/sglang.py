@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from foveal.api.body import read_body
 from foveal.api.context import Server, context_of, server_of
 from foveal.api.errors import error_response
 from foveal.api.intake import images_of, read_object
+from foveal.api.keys import require_key
 from foveal.api.serving import Entered, body_of, enter, fetched, timing, unless_gone, within
 from foveal.engine.admission import Gate
 from foveal.engine.items import Encoded, Wishes
@@ -37,6 +39,8 @@ from foveal.types import Output
 log = logging.getLogger(__name__)
 
 MAX_SMALL_BODY = 64 << 10
+ITEMS = "mm_items"
+"""SGLang's name for the images of a part; errors name them so."""
 AGAIN_SECONDS = 1.0
 """At most, before trying again what may pass."""
 Result = TypeVar("Result")
@@ -78,10 +82,12 @@ async def _answered(request: Request, work: Callable[[Request, Bridge], Awaitabl
     try:
         return await work(request, bridge)
     except FovealError as error:
-        return error_response(context_of(request), error, status="error", message=error.message)
+        named = error.at(re.sub(r"^images\b", ITEMS, error.param)) if error.param else error  # the engine's word
+        return error_response(context_of(request), named, status="error", message=error.message)
 
 
 async def _other_backend(request: Request, bridge: Bridge) -> Response:
+    require_key(request, server_of(request).keys, as_password=True)
     raise InvalidRequest(
         "rows are pushed over ZeroMQ here, not through Mooncake; start the language server with "
         "--encoder-transfer-backend zmq_to_tokenizer"
@@ -158,7 +164,7 @@ async def _read(request: Request, entered: Entered) -> tuple[Part, list[Source]]
     is_patient = "content-length" in request.headers
     body = await _patiently(entered.service.engine.gate, body_now) if is_patient else await body_now()
     part = read_part(read_object(body))
-    return part, images_of(part.mm_items, "mm_items", server.settings.max_images_per_request, server.url_rules)
+    return part, images_of(part.mm_items, ITEMS, server.settings.max_images_per_request, server.url_rules)
 
 
 async def _serve(
@@ -188,7 +194,7 @@ async def _encoded(
         charge = partial(entered.server.quotas.charge, caller)
         visit = attempt.enter_context(engine.gate.visit(caller, entered.deadline, charge, while_draining=True))
         context_of(request).images = visit.courses
-        files = await fetched(request, images, "mm_items", visit)
+        files = await fetched(request, images, ITEMS, visit)
         wishes = Wishes(Output("tokens", engine.spec.dtype))
         encoded = await engine.encode(files, wishes, visit)
         check_hashes(part.mm_items, encoded)

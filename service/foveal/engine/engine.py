@@ -83,7 +83,7 @@ class Engine:
         self.memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
         self._flights: Flights[Encoded] = Flights()
 
-    def expect(self, images: Sequence[object], wishes: Wishes, visit: Visit) -> None:
+    def expect(self, images: Sequence[object], wishes: Wishes, visit: Visit, param: str = "images") -> None:
         """Before anything is begun, and without awaiting: hold room for an image, or raise Overloaded where there is
         none and an image is neither in the cache nor under way. What takes long to find out, as of an image given by
         URL, is found out later.
@@ -96,16 +96,19 @@ class Engine:
             key = self._keys.of(hashlib.sha256(image).hexdigest(), wishes, self.max_image_tokens)
             if key not in self.cache and key not in self._flights:
                 self._metrics.outcomes["rejected"].inc()
-                raise self.gate.overloaded(1, visit.caller).at(f"images[{i}]")
+                raise self.gate.overloaded(1, visit.caller).at(f"{param}[{i}]")
 
-    async def encode(self, images: Sequence[bytes], wishes: Wishes, visit: Visit) -> list[Encoded]:
+    async def encode(
+        self, images: Sequence[bytes], wishes: Wishes, visit: Visit, param: str = "images"
+    ) -> list[Encoded]:
         """The embeddings of a request's images, in order.
 
-        The first image that fails fails the request, and is named in the error's `param`; what the others have
-        under way ends with it. Raises any FovealError.
+        The first image that fails fails the request, and is named in the error as `param[i]`; what the others have under
+        way ends with it. Raises any FovealError.
         """
         seats = asyncio.Semaphore(MAX_IMAGES_AT_ONCE)
-        tasks = [asyncio.create_task(self._one(i, image, wishes, visit, seats)) for i, image in enumerate(images)]
+        work = (self._one(i, param, image, wishes, visit, seats) for i, image in enumerate(images))
+        tasks = [asyncio.create_task(one) for one in work]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -128,7 +131,9 @@ class Engine:
         except InvalidRequest:  # told to whoever sent the image
             return None
 
-    async def _one(self, i: int, image: bytes, wishes: Wishes, visit: Visit, seats: asyncio.Semaphore) -> Encoded:
+    async def _one(
+        self, i: int, param: str, image: bytes, wishes: Wishes, visit: Visit, seats: asyncio.Semaphore
+    ) -> Encoded:
         outcome = "failed"
         try:
             async with seats:
@@ -136,7 +141,7 @@ class Engine:
             return encoded
         except FovealError as error:
             outcome = "failed" if error.status in (500, 504) else "rejected"
-            raise error.at(f"images[{i}]") from None
+            raise error.at(f"{param}[{i}]") from None
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise

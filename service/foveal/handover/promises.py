@@ -68,13 +68,13 @@ class Promises:
         new = sum(one.num_bytes for one in wanted.values())
         renewed = sum(self._promises[name].encoded.num_bytes for name in wanted if name in self._promises)
         if new > self.max_bytes:
-            self._count_refusal(len(wanted))
+            self.count_refused(len(wanted))
             raise TooLarge(
                 f"the embeddings of this request are {new} bytes, more than the {self.max_bytes} of --handover-bytes "
                 "that are ever held; send fewer or smaller images"
             )
         if self._bytes - renewed + new > self.max_bytes:
-            self._count_refusal(len(wanted))
+            self.count_refused(len(wanted))
             raise Overloaded(
                 f"the server holds as many embeddings as --handover-bytes {self.max_bytes} allows, and none is given "
                 "up before it is fetched or its time is over; try again",
@@ -104,6 +104,11 @@ class Promises:
             self._show()
         return count > 0
 
+    def count_refused(self, count: int) -> None:
+        """A request for so many embeddings was refused: here, or by shared storage."""
+        self._metrics.handover.labels("refused").inc(count)
+        self._metrics.admission_rejections.labels("handover").inc()
+
     def shown(self) -> dict[str, float]:
         """For /info."""
         return {
@@ -116,10 +121,6 @@ class Promises:
     def _drop(self, name: str) -> None:
         if (promise := self._promises.pop(name, None)) is not None:
             self._bytes -= promise.encoded.num_bytes
-
-    def _count_refusal(self, count: int) -> None:
-        self._metrics.handover.labels("refused").inc(count)
-        self._metrics.admission_rejections.labels("handover").inc()
 
     def _seconds_to_next(self) -> float:
         """Until the oldest expires, within what makes sense to wait."""

@@ -10,7 +10,7 @@ from typing import Any
 from foveal.engine import assembly
 from foveal.engine.assembly import WORKER, Service
 from foveal.engine.items import Encoded
-from foveal.errors import ConfigurationError, InvalidRequest, Unavailable
+from foveal.errors import ConfigurationError, FovealError, InvalidRequest, Unavailable
 from foveal.families.spec import ModelSpec
 from foveal.handover.ec_file import ec_file
 from foveal.handover.promises import Promise, Promises
@@ -133,10 +133,12 @@ async def hold(service: HandoverService, encoded: Sequence[Encoded], names: Sequ
     if promises.max_bytes:
         promises.refuse_unless_fits(encoded, names)  # before anything is written
     if storage is not None:
-        named = zip(names or [one.key for one in encoded], encoded, strict=True)
-        files = (storage.publish(name, one.key, ec_file(service.engine.spec, one, name)) for name, one in named)
-        for outcome in await asyncio.gather(*files, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        named = dict(zip(names or [one.key for one in encoded], encoded, strict=True))
+        files = (storage.publish(name, one.key, ec_file(service.engine.spec, one, name)) for name, one in named.items())
+        outcomes = await asyncio.gather(*files, return_exceptions=True)
+        if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+            if isinstance(failures[0], FovealError):
+                promises.count_refused(len(named))
+            raise failures[0]
     if promises.max_bytes:
         promises.promise(encoded, names)

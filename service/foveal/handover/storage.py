@@ -3,7 +3,7 @@
 A file stays at least as long as a promise does: one that has been announced and is gone ends the server that reads it.
 So a folder that is full of young files refuses new ones. Old files are removed by age, and by size, oldest first;
 those of an earlier run too, and never a file that another program wrote. Files are written in threads of its own, from
-the worker's very block.
+the worker's very block. Nobody is told of a file that is not there as it was written: it is then written anew.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,7 +55,7 @@ class SharedStorage:
 
     async def open(self) -> None:
         """Take on the files of an earlier run; raises Unavailable."""
-        self._files = await self._run(files.scan, self._folder, self._clock() - self.seconds)
+        self._files = await self._run(files.scan, self._clock() - self.seconds)
         self._bytes = sum(file.num_bytes for file in self._files.values())
         await self.clean()
 
@@ -71,9 +72,9 @@ class SharedStorage:
 
     async def clean(self) -> None:
         """Remove what is too old. A file that cannot be removed is logged, counts on, and is tried again."""
-        limit = self._clock() - self.seconds
+        limit = self._clock() - (self.seconds - self.promised_seconds)  # of the moments until which they were promised
         for name, file in list(self._files.items()):
-            if file.at <= limit and name not in self._writing:
+            if file.until <= limit and name not in self._writing:
                 try:
                     await self._remove(name, file)
                 except FovealError:
@@ -90,19 +91,27 @@ class SharedStorage:
         return {"max_bytes": self.max_bytes, "bytes": self._bytes, "entries": len(self._files), "seconds": self.seconds}
 
     async def _publish(self, name: str, key: str, buffers: Sequence[Buffer]) -> None:
-        old, now = self._files.get(name), self._clock()
-        if old and old.key == key and await self._run(files.touch, self._folder, name, now):
-            old.at = now
+        old, until = self._files.get(name), self._clock() + self.promised_seconds
+        if old and old.key == key and (renewed := await self._run(files.renew, name, old, until)):
+            self._keep(name, renewed)
             return
-        size = sum(len(buffer) for buffer in buffers)
+        old, size = self._files.get(name), sum(len(buffer) for buffer in buffers)  # it may have gone meanwhile
         await self._make_room(size - (old.num_bytes if old else 0), size)
-        new = Published(key, size, now)
-        self._keep(name, new)  # before it is written, so that others cannot take its room meanwhile
+        self._keep(name, Published(key, size, until))  # before it is written: others must not take its room meanwhile
         try:
-            await self._run(files.write, self._folder, name, buffers, now)
+            self._keep(name, await self._write(name, key, buffers, until, size))
         except FovealError:
             self._keep(name, old)
             raise
+
+    async def _write(self, name: str, key: str, buffers: Sequence[Buffer], until: float, size: int) -> Published:
+        """Tried again as long as a full disk can be given room."""
+        while True:
+            try:
+                return await self._in_thread(files.write, name, key, buffers, until)
+            except OSError as error:
+                if error.errno not in _FULL or not await self._give_up(size):
+                    raise self._failure(error, files.write, name) from None
 
     async def _make_room(self, more: int, size: int) -> None:
         if size > self.max_bytes:
@@ -111,25 +120,31 @@ class SharedStorage:
                 "--ec-shared-storage-bytes; send a smaller image"
             )
         while self._bytes + more > self.max_bytes:
-            free = [item for item in self._files.items() if item[0] not in self._writing]
-            name, oldest = min(free, key=lambda item: item[1].at, default=("", None))
-            if oldest is None or self._clock() - oldest.at < self.promised_seconds:
-                self._metrics.admission_rejections.labels("handover").inc()
+            if not await self._give_up(1):
                 raise Overloaded(
                     f"the shared storage holds the {self.max_bytes} bytes of --ec-shared-storage-bytes, all of them "
                     "younger than --handover-seconds; try again",
                     retry_after=RETRY_AFTER_SECONDS,
                 )
-            await self._remove(name, oldest)
+
+    async def _give_up(self, num_bytes: int) -> bool:
+        """Remove files whose promise is over, oldest first, of at least so many bytes; False if there was none."""
+        given_up = 0
+        while given_up < num_bytes and (oldest := self._oldest()) is not None:
+            await self._remove(*oldest)
+            given_up += oldest[1].num_bytes if oldest[0] not in self._files else 0
+        return given_up > 0
+
+    def _oldest(self) -> tuple[str, Published] | None:
+        now = self._clock()
+        over = [item for item in self._files.items() if item[1].until <= now and item[0] not in self._writing]
+        return min(over, key=lambda item: item[1].until, default=None)
 
     async def _remove(self, name: str, file: Published) -> None:
-        newer = await self._run(files.remove, self._folder, name, file.at)
+        longer = await self._run(files.remove, name, file)
         if self._files.get(name) is not file:
             return  # published anew meanwhile
-        if newer is None:
-            self._keep(name, None)
-        else:
-            file.at = newer
+        self._keep(name, None if longer is None else replace(file, until=longer))
 
     def _keep(self, name: str, file: Published | None) -> None:
         if (old := self._files.pop(name, None)) is not None:
@@ -147,13 +162,19 @@ class SharedStorage:
 
     async def _run(self, work: Callable[..., Result], *args: object) -> Result:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+            return await self._in_thread(work, *args)
         except OSError as error:
-            log.error("shared storage failed", extra={"work": work.__name__, "error": str(error)})
-            if error.errno in _FULL:
-                self._metrics.admission_rejections.labels("handover").inc()
-                raise Overloaded("the disk of the shared storage is full", retry_after=RETRY_AFTER_SECONDS) from None
-            raise Unavailable(
-                f"the shared storage failed: {error.strerror}; its operator must look after it",
-                retry_after=RETRY_AFTER_SECONDS,
-            ) from None
+            raise self._failure(error, work, args[0]) from None
+
+    async def _in_thread(self, work: Callable[..., Result], *args: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._folder, *args)
+
+    def _failure(self, error: OSError, work: Callable[..., object], about: object) -> FovealError:
+        """What a request is told of it; the log has more."""
+        log.error("shared storage failed", extra={"work": work.__name__, "entry": about, "error": str(error)})
+        if error.errno in _FULL:
+            return Overloaded("the disk of the shared storage is full", retry_after=RETRY_AFTER_SECONDS)
+        return Unavailable(
+            f"the shared storage failed: {error.strerror}; its operator must look after it",
+            retry_after=RETRY_AFTER_SECONDS,
+        )

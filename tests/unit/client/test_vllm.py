@@ -86,6 +86,11 @@ def test_rows_that_are_no_contiguous_memory_are_sent_as_they_read() -> None:
         ({"values": np.ones(8, np.float32)}, r"\[tokens, width\]"),
         ({"values": np.ones((6, 7), np.float32)}, "7 columns do not divide into 2 levels"),
         ({"tokens": 5}, "no merge size makes 5 tokens"),
+        ({"tokens": 6.0}, "tokens must be"),
+        ({"grid_thw": (1.0, 4.0, 6.0)}, "grid_thw must be"),
+        ({"grid_thw": None}, "grid_thw must be"),
+        ({"values": np.ones((6, 8), ">f4")}, "byte order"),
+        ({"values": [[1.0] * 8] * 6}, "NumPy array, not a list"),
         ({"key": "../../etc"}, "64 hex digits"),
     ],
 )

@@ -38,6 +38,8 @@ def test_what_is_no_endpoint_is_refused(text: str) -> None:
         ("2001:DB8::7", "2001:db8::7"),
         ("127.0.0.1", "127.0.0.1"),
         ("127.0.0.2", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("LOCALHOST.", "::1"),
     ],
 )
 def test_a_caller_may_name_its_own_address_and_one_on_this_machine_any_of_it(host: str, caller: str) -> None:
@@ -52,7 +54,8 @@ def test_a_caller_may_name_its_own_address_and_one_on_this_machine_any_of_it(hos
         ("169.254.169.254", "127.0.0.1"),
         ("0.0.0.0", "127.0.0.1"),
         ("::", "127.0.0.1"),
-        ("localhost", "127.0.0.1"),
+        ("localhost", "192.0.2.7"),
+        ("localhost.example", "127.0.0.1"),
         ("language", "192.0.2.7"),
         ("192.0.2.7", ""),
         ("127.1", "127.0.0.1"),
@@ -65,8 +68,8 @@ def test_no_other_host_is_pushed_to(host: str, caller: str) -> None:
 
 
 def test_the_setting_names_hosts_addresses_and_networks() -> None:
-    rules = PushRules(["Language.svc", "192.0.2.7", "10.0.0.0/8"])
-    for host in ("language.svc", "LANGUAGE.SVC.", "192.0.2.7", "10.9.8.7"):
+    rules = PushRules(["Language.svc", "192.0.2.7", "10.0.0.0/8", "localhost"])
+    for host in ("language.svc", "LANGUAGE.SVC.", "192.0.2.7", "10.9.8.7", "localhost"):
         rules.check(Endpoint(host, 1), "203.0.113.1")
     with pytest.raises(UrlForbidden):
         rules.check(Endpoint("192.0.2.8", 1), "203.0.113.1")
@@ -88,4 +91,5 @@ async def test_a_name_is_looked_up_only_for_what_was_allowed_and_an_address_neve
     rules = PushRules(["language.svc"], resolve)
     assert await rules.address_of(Endpoint("Language.svc", 1)) == ip_address("10.0.0.9")
     assert await rules.address_of(Endpoint("::ffff:10.0.0.1", 1)) == ip_address("10.0.0.1")
+    assert await rules.address_of(Endpoint("localhost", 1)) == ip_address("127.0.0.1")
     assert asked == ["language.svc"]

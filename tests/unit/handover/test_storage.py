@@ -11,47 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from prometheus_client import CollectorRegistry
 
 from foveal.errors import ConfigurationError, FovealError, Overloaded, TooLarge, Unavailable
 from foveal.handover import folder as files
 from foveal.handover.ec_file import ec_file
 from foveal.handover.folder import FILE, check_folder
-from foveal.handover.storage import SharedStorage
-from foveal.ipc.arena import Arena
-from foveal.metrics import Metrics
 from tests.fakes import SPEC
-from tests.unit.handover.holding import FakeClock, encoded, key_of
-
-ARENA = Arena("test", 1 << 22)
-SIZE = sum(len(buffer) for buffer in ec_file(SPEC, encoded(ARENA, "a", 4096)))
-KEPT, PROMISED = 600.0, 120.0
-
-
-class Shelf:
-    """A storage in a folder, with its clock."""
-
-    def __init__(self, folder: Path, max_files: int = 3) -> None:
-        self.folder, self.clock, self.metrics = folder, FakeClock(), Metrics(CollectorRegistry())
-        # half a file more, since headers differ by a digit or two
-        max_bytes = max_files * SIZE + SIZE // 2
-        self.storage = SharedStorage(folder, max_bytes, KEPT, PROMISED, self.metrics, self.clock)
-
-    async def publish(self, name: object, size: int = 4096, content: object = None) -> None:
-        one = encoded(ARENA, name if content is None else content, size)
-        await self.storage.publish(key_of(name), one.key, ec_file(SPEC, one, key_of(name)))
-
-    def names(self) -> set[str]:
-        return {place.name for place in self.folder.iterdir() if (place / FILE).exists()}
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
-
-
-def keys_of(text: str) -> set[str]:
-    return {key_of(name) for name in text}
+from tests.unit.handover.holding import encoded, key_of
+from tests.unit.handover.shelf import ARENA, KEPT, PROMISED, Shelf, keys_of
 
 
 async def test_a_file_is_where_vllm_looks_and_holds_the_rows(shelf: Shelf) -> None:
@@ -69,7 +36,7 @@ async def test_publishing_again_only_renews_the_time(shelf: Shelf, monkeypatch: 
     monkeypatch.setattr(files, "write", None)
     await shelf.publish("a")
     path = shelf.folder / key_of("a") / FILE
-    assert path.stat().st_mtime == shelf.clock.now
+    assert path.stat().st_mtime == shelf.clock.now + PROMISED
     shelf.clock.now += 500
     await shelf.storage.clean()
     assert path.exists()
@@ -181,9 +148,9 @@ async def test_the_file_appears_whole_while_readers_look(shelf: Shelf, monkeypat
 async def test_a_caller_who_leaves_does_not_break_the_file(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, real = threading.Event(), files.write
 
-    def slow(*args: object) -> None:
+    def slow(*args: object) -> files.Published:
         gate.wait()
-        real(*args)  # type: ignore[arg-type]
+        return real(*args)  # type: ignore[arg-type]
 
     slow.__name__ = "write"
     monkeypatch.setattr(files, "write", slow)

@@ -1,7 +1,7 @@
 """Where rows may be pushed to: a caller names host and port, and this server would connect to any.
 
 A caller may name the address that it calls from; one on this machine, any address of this machine. All others must be
-in `--sglang-allow-host`.
+in `--sglang-allow-host`. `localhost` is the loopback address, and is looked up nowhere.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from foveal.errors import ConfigurationError, InvalidRequest, UrlForbidden
 from foveal.fetch.addresses import Address, Network, literal
 from foveal.fetch.resolver import Resolve, Resolver
 from foveal.fetch.rules import canonical
 
+_LOCALHOST = "localhost"
+_LOOPBACK = IPv4Address("127.0.0.1")
 _ENDPOINT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/]+)):([0-9]{1,5})")
 
 
@@ -62,12 +64,10 @@ class PushRules:
     def check(self, endpoint: Endpoint, caller: str) -> None:
         """May rows of this caller's go there? `caller` is its address; raises UrlForbidden."""
         address = _address(endpoint.host)
-        if address is None:
-            is_allowed = canonical(endpoint.host) in self._names
-        else:
-            is_allowed = not address.is_unspecified and (
-                any(address in network for network in self._networks) or _is_near(address, _address(caller))
-            )
+        is_allowed = literal(endpoint.host) is None and canonical(endpoint.host) in self._names
+        if address is not None and not address.is_unspecified:
+            is_allowed |= any(address in network for network in self._networks)
+            is_allowed |= _is_near(address, _address(caller))
         if not is_allowed:
             raise UrlForbidden(
                 f"embeddings are not pushed to {endpoint.host[:253]!r} for a caller at {caller or 'no address'}; name "
@@ -80,7 +80,9 @@ class PushRules:
 
 
 def _address(host: str) -> Address | None:
-    """A literal address, one that is an IPv4 one in IPv6's clothes as what it is; None for a name."""
+    """A literal address, one that is an IPv4 one in IPv6's clothes as what it is; None for a name but `localhost`."""
+    if host.lower().removesuffix(".") == _LOCALHOST:
+        return _LOOPBACK
     address = literal(host)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
