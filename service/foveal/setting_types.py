@@ -6,7 +6,7 @@ import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 
 _UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
@@ -14,7 +14,7 @@ _UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i
 
 def parse_size(value: object) -> object:
     """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
-    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
+    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
         unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
         if unit is not None:
             return int(float(m[1]) * unit)
@@ -50,11 +50,21 @@ def split(value: object) -> object:
     return value
 
 
+_HOST_AND_PORT = re.compile(r"([^@]*@)?([\w.-]+|\[[\w.:%]+\])(:\d+)?", re.ASCII)
+
+
 def web_url(text: str) -> str:
     """An http(s) URL with a host, without a final slash: paths are put behind it."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{without_password(text)!r} is no http://HOST:PORT URL")
+    shown = repr(without_password(text))
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{shown} is no http://HOST:PORT URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not _HOST_AND_PORT.fullmatch(parts.netloc) or port == 0:
+        raise ValueError(f"{shown} is no http://HOST:PORT URL")
+    if not text.isascii() or not text.isprintable() or set(" ?#") & set(text):
+        raise ValueError(f"{shown} is no http://HOST:PORT URL: it has a blank, a query, a fragment or non-ASCII")
     return text.rstrip("/")
 
 
@@ -63,6 +73,15 @@ def without_password(text: str) -> str:
     return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:**********@", text)
 
 
+def bearer_key(key: SecretStr) -> SecretStr:
+    """A key that can be sent; an unset shell variable must not become an empty one."""
+    text = key.get_secret_value()
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("a key is printable ASCII without blanks, and not empty; leave it out to send none of our own")
+    return key
+
+
 WebUrl = Annotated[str, AfterValidator(web_url), PlainSerializer(without_password)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=1 << 63)]
+BearerKey = Annotated[SecretStr, AfterValidator(bearer_key)]
+Count = Annotated[int, Field(ge=1, lt=1 << 63)]

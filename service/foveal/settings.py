@@ -22,13 +22,15 @@ from pydantic_settings import (
 )
 
 from foveal.errors import ConfigurationError
-from foveal.setting_types import Count, Size, WebUrl, folder, hosts, split, split_each
+from foveal.setting_types import BearerKey, Count, Size, WebUrl, folder, hosts, split, split_each
 
 
 class Settings(BaseSettings):
     """The effective settings of one server, frozen."""
 
-    model_config = SettingsConfigDict(env_prefix="FOVEAL_", frozen=True, extra="forbid", cli_parse_args=False)
+    model_config = SettingsConfigDict(
+        env_prefix="FOVEAL_", frozen=True, extra="forbid", cli_parse_args=False, allow_inf_nan=False
+    )
 
     model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
     served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
@@ -100,11 +102,11 @@ class Settings(BaseSettings):
     llm_handover: Literal["parts", "keys"] = Field(
         "parts", description="parts: embeddings inside of requests; keys: names by which the LLM server fetches them"
     )
-    llm_api_key: SecretStr | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
+    llm_api_key: BearerKey | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
     llm_timeout_seconds: float = Field(600.0, gt=0, description="longest silence of an LLM server within an answer")
     llm_max_requests: Count = Field(1024, description="requests open at the LLM servers; more are told to wait")
     ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
-    otel_endpoint: Annotated[str | None, Field(pattern=r"^https?://[^/\s]+\S*$")] = Field(
+    otel_endpoint: WebUrl | None = Field(
         None, description="send OpenTelemetry traces to this OTLP/HTTP collector, e.g. http://collector:4318"
     )
     sglang: bool = Field(False, description="encode for SGLang servers with --language-only, under /sglang")

@@ -20,7 +20,7 @@ from foveal.api.app import create_app
 from foveal.api.context import Server
 from foveal.api.protocol import BoundedProtocol
 from foveal.settings import Settings
-from tests.fakes import FakeService, fake_service
+from tests.fakes import FakeService, fake_service, value_of
 
 CHAT = "/v1/chat/completions"
 
@@ -47,7 +47,7 @@ class Running:
     def is_empty(self) -> bool:
         metrics = self.fake.metrics
         gauges = (metrics.gateway_open_requests, metrics.inflight_bytes, metrics.inflight_items)
-        return not any(gauge._value.get() for gauge in gauges)
+        return not any(value_of(gauge) for gauge in gauges)
 
     async def ended(self, count: int = 1) -> dict[str, float]:
         """How so many requests ended, once they have, and nothing of them is left."""

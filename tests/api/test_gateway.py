@@ -12,7 +12,7 @@ from foveal.errors import ConfigurationError
 from foveal.settings import Settings
 from foveal.types import Output
 from tests.api.gateways import CHAT, bits, chat, gateway, image_part, rows_of, text
-from tests.fakes import expected, fake_service, picture
+from tests.fakes import expected, fake_service, picture, value_of
 from tests.llm import STREAM_HEAD, Sent, Writer, chunk, fake_llm, whole
 
 
@@ -45,8 +45,14 @@ async def test_pictures_become_the_rows_that_encode_answers_bit_for_bit_and_in_o
         b'{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"AA==","uuid":"k"}]}]}',
         b'{"messages":"none"}',
         b"[]",
+        b'{"messages":[{"role":"user","content":"\\ud83d"}]}',
+        b'{"messages":[{"role":"user","content":"hi"}],"temperature":NaN}',
+        b'\xef\xbb\xbf{"messages":[{"role":"user","content":"hi"}]}',
+        b'{"messages":[{"role":"user","content":"tab\there"}]}',
+        b'{"messages":',
+        b"",
     ],
-    ids=["numbers", "escapes", "video", "image_embeds", "no_chat", "no_object"],
+    ids=lambda body: body[:60].decode("latin-1"),
 )
 async def test_what_has_no_picture_passes_byte_for_byte(body: bytes) -> None:
     async with fake_llm() as llm, gateway(llm.url) as running:
@@ -105,7 +111,7 @@ async def test_a_stream_passes_chunk_by_chunk_as_it_comes() -> None:
         async with request as response:
             assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
             # what the LLM server has is neither counted nor held here any more
-            assert running.fake.metrics.inflight_bytes._value.get() == 0
+            assert value_of(running.fake.metrics.inflight_bytes) == 0
             assert [arena.used for arena in running.fake.arenas.values()] == [0, 0, 0]
             chunks = response.aiter_raw()
             for i in range(3):
@@ -123,6 +129,7 @@ async def test_status_and_headers_pass_but_those_of_one_connection() -> None:
 
     async with fake_llm(answer) as llm, gateway(llm.url) as running:
         headers = {"X-Request-ID": "abc", "Connection": "close, X-Hop", "X-Hop": "1", "X-Kept": "2", "TE": "trailers"}
+        headers["Upgrade"] = "h2c"
         answer_ = await running.http.post(CHAT + "?a=b%20c", json=chat("hi"), headers=headers)
         assert answer_.status_code == 418 and answer_.content == b'{"error":"theirs"}'
         assert answer_.headers["x-mine"] == "2" and answer_.headers.get_list("x-request-id") == ["abc"]
@@ -131,6 +138,7 @@ async def test_status_and_headers_pass_but_those_of_one_connection() -> None:
         assert sent.line == f"POST {CHAT}?a=b%20c HTTP/1.1"
         assert sent.headers["x-kept"] == "2" and sent.headers["x-request-id"] == "abc"
         assert sent.headers["connection"] == "close" and not {"x-hop", "te"} & set(sent.headers)
+        assert not {"upgrade", "ignored"} & set(sent.headers)
         assert sent.headers["host"] == f"127.0.0.1:{llm.port}"
 
 
@@ -142,6 +150,15 @@ async def test_errors_of_the_llm_server_keep_status_and_body() -> None:
         found = await running.http.post(CHAT, json=chat("hi"))
         assert (found.status_code, found.content) == (500, b"no")
         assert await running.ended() == {"llm_error": 1}
+
+
+async def test_compressed_bodies_are_refused_in_words_that_fit_any_route() -> None:
+    async with fake_llm() as llm, gateway(llm.url) as running:
+        for path in (CHAT, "/v1/files"):
+            found = await running.http.post(path, content=b"x", headers={"Content-Encoding": "gzip"})
+            message = found.json()["error"]["message"]
+            assert found.status_code == 415 and "Content-Encoding" in message and "image" not in message
+        assert not llm.requests
 
 
 async def test_the_rest_of_v1_passes_and_what_is_answered_here_does_not() -> None:
@@ -196,7 +213,7 @@ async def test_limits_and_fields_that_would_prepare_pictures_otherwise_are_refus
         kwargs = await running.http.post(CHAT, json=chat(image_part(picture()), mm_processor_kwargs={"max_pixels": 1}))
         assert many.status_code == 413 and kwargs.status_code == 400
         assert kwargs.json()["error"]["param"] == "mm_processor_kwargs"
-        malformed = await running.http.post(CHAT, content=b'{"messages":')
+        malformed = await running.http.post(CHAT, content=b'{"messages":[{"content":[{"type":"image_url"')
         assert malformed.json()["error"]["code"] == "invalid_request" and not llm.requests
 
 
@@ -278,6 +295,9 @@ async def test_wrong_settings_are_refused() -> None:
     for settings, word in (
         ({"llm_url": ("http://user:word@host",)}, "--llm-api-key"),
         ({"llm_url": ("http://host",), "llm_handover": "keys", "handover_bytes": 0}, "--handover-bytes"),
+        ({"llm_url": (), "llm_handover": "keys"}, "set --llm-url"),
+        ({"llm_url": (), "llm_api_key": "key"}, "set --llm-url"),
+        ({"llm_url": ("http://host", "http://localhost:8000/v1"), "host": "0.0.0.0"}, "itself"),
     ):
         with pytest.raises(ConfigurationError, match=word):
             async with gateway(*settings.pop("llm_url"), **settings):

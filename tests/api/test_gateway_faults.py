@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 
 import httpx
 import pytest
 
-from tests.api.gateways import CHAT, chat, gateway, image_part
+from foveal.handover import network
+from tests.api.gateways import CHAT, Running, chat, gateway, image_part
 from tests.fakes import picture
 from tests.llm import STREAM_HEAD, FakeLlm, Sent, Writer, chunk, fake_llm, head, whole
 
@@ -17,6 +19,10 @@ from tests.llm import STREAM_HEAD, FakeLlm, Sent, Writer, chunk, fake_llm, head,
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
+
+
+def all_are_up(running: Running) -> bool:
+    return all(one["up"] for one in running.server.upstreams.shown())  # type: ignore[union-attr]
 
 
 async def dies(sent: Sent, writer: Writer) -> None:
@@ -87,6 +93,14 @@ async def test_a_request_that_may_have_ended_two_servers_does_not_reach_a_third(
         assert sorted(len(llm.requests) for llm in (a, b, c)) == [0, 1, 1]
 
 
+async def test_one_that_breaks_off_while_it_is_sent_a_body_is_not_set_aside() -> None:
+    async with fake_llm(dies) as a, fake_llm(dies) as b, gateway(a.url, b.url) as running:
+        a.reads = b.reads = False
+        found = await running.http.post(CHAT, json=chat("x" * 20_000_000))
+        assert found.status_code == 503 and "broke off" in found.json()["error"]["message"]
+        assert len(a.requests) == len(b.requests) == 1 and all_are_up(running)
+
+
 async def test_large_embeddings_are_not_kept_for_another_try() -> None:
     async with fake_llm(dies) as bad, gateway(bad.url) as running:
         found = await running.http.post(CHAT, json=chat(image_part(picture(800, 800))))
@@ -131,12 +145,23 @@ async def test_a_slow_one_is_504_and_a_silent_stream_breaks_off() -> None:
         assert await running.ended(2) == {"slow": 1, "broken_off": 1}
 
 
-async def test_an_answer_that_is_no_http_is_503() -> None:
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x01\x02garbage\r\n\r\n",
+        *(b"HTTP/1.1 %s Whatever\r\nContent-Length: 2\r\n\r\n{}" % n for n in (b"600", b"999", b"101", b"099", b"20")),
+    ],
+    ids=["bytes", "600", "999", "101", "099", "20"],
+)
+async def test_an_answer_that_is_no_http_is_503(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def answer(sent: Sent, writer: Writer) -> None:
-        writer.write(b"\x00\x01\x02garbage\r\n\r\n")
+        writer.write(garbage)
 
     async with fake_llm(answer) as llm, gateway(llm.url) as running:
-        assert (await running.http.post(CHAT, json=chat("hi"))).status_code == 503
+        found = await running.http.post(CHAT, json=chat("hi"))
+        assert (found.status_code, found.json()["error"]["code"]) == (503, "unavailable")
+        assert await running.ended() == {"unreachable": 1} and all_are_up(running)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_an_early_answer_to_a_large_request_passes() -> None:
@@ -147,6 +172,50 @@ async def test_an_early_answer_to_a_large_request_passes() -> None:
         llm.reads = False
         found = await running.http.post(CHAT, json=chat(image_part(picture(1600, 1600))))
         assert (found.status_code, found.content) in ((413, b'{"error":"too large"}'),)
+
+
+@pytest.mark.parametrize("end", ["close", "reset", "linger"])
+async def test_one_that_answers_before_it_has_all_has_answered(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "ANSWERED_SECONDS", 0.05)
+
+    async def answer(sent: Sent, writer: Writer) -> None:
+        writer.write(head(413, "Content-Length: 7"))
+        await writer.drain()
+        writer.write(b"nope413")
+        if end == "linger":
+            return  # neither reads nor closes
+        if end == "reset":
+            socket_ = writer.get_extra_info("socket")
+            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    async with fake_llm(answer) as a, fake_llm(answer) as b, gateway(a.url, b.url) as running:
+        a.reads = b.reads = False
+        for body in (chat("x" * 20_000_000), chat(image_part(picture(1600, 1600))), chat("hi")):
+            found = await running.http.post(CHAT, json=body)
+            assert (found.status_code, found.content) == (413, b"nope413")
+        assert len(a.requests) + len(b.requests) == 3 and all_are_up(running)
+        assert await running.ended(3) == {"answered": 3}
+
+
+async def test_one_that_takes_the_rest_after_it_has_answered_gets_it() -> None:
+    taken = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
+        nonlocal taken
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head(200, "Content-Length: 2"))
+        while taken < length:
+            taken += len(await reader.read(1 << 16))
+        writer.write(b"ok")
+        await reader.read()
+        writer.close()
+
+    length = 20_000_000
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as running:
+        found = await running.http.post("/v1/files", content=bytes(length))
+        assert (found.status_code, found.content, taken) == (200, b"ok", length)
 
 
 @pytest.mark.parametrize("answer", [never, streams_for_ever], ids=["before_the_head", "in_the_stream"])
@@ -205,11 +274,19 @@ async def test_a_hundred_streams_at_once_get_each_its_own() -> None:
 
 
 async def test_more_than_the_limit_are_told_to_wait() -> None:
-    async with fake_llm(never) as llm, gateway(llm.url, llm_max_requests=1) as running:
+    async def answer(sent: Sent, writer: Writer) -> None:
+        if sent.line.startswith("POST"):
+            await never(sent, writer)
+        writer.write(whole(b'{"data":[{"id":"llm"}]}'))
+
+    async with fake_llm(answer) as llm, gateway(llm.url, llm_max_requests=1) as running:
         first = asyncio.create_task(running.http.post(CHAT, json=chat("hi")))
         await llm.until_sent()
         found = await running.http.post(CHAT, json=chat("hi"))
         assert (found.status_code, found.json()["error"]["code"]) == (503, "overloaded")
+        # a list of models is none of them
+        found = await running.http.get("/v1/models")
+        assert [entry["id"] for entry in found.json()["data"]] == ["llm", "builtin:tiny"]
         first.cancel()
         assert await running.ended(2) == {"refused": 1, "gone": 1}
         await asyncio.gather(first, return_exceptions=True)

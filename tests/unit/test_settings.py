@@ -45,6 +45,9 @@ def test_sizes_take_suffixes(text: str, number: int) -> None:
         (["--max-inflight-bytes", "1MiB"], ["max_inflight_bytes", "max_body_bytes"]),
         (["--config", "/no/such/file.yaml"], ["/no/such/file.yaml"]),
         (["--dtype", "int8"], ["--dtype"]),
+        (["--cache-bytes", "9" * 400], ["--cache-bytes"]),
+        (["--llm-api-key", ""], ["--llm-api-key", "not empty"]),
+        (["--llm-api-key", "two words"], ["--llm-api-key", "blanks"]),
         (["--ec-shared-storage", ""], ["--ec-shared-storage", "names no folder"]),
         (
             ["--ec-shared-storage", "/x", "--handover-seconds", "700"],
@@ -57,6 +60,36 @@ def test_what_cannot_be_is_refused_with_its_name(flags: list[str], words: list[s
     with pytest.raises(ConfigurationError) as refusal:
         read(*flags)
     assert all(word in str(refusal.value) for word in words)
+
+
+FLOATS = [name for name, field in Settings.model_fields.items() if field.annotation is float]
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e999"])
+def test_no_number_is_infinite_or_none(value: str) -> None:
+    assert "handover_seconds" in FLOATS and len(FLOATS) > 5
+    for name in FLOATS:
+        with pytest.raises(ConfigurationError, match="finite"):
+            read(f"--{name.replace('_', '-')}={value}")
+
+
+@pytest.mark.parametrize("flag", ["--llm-url", "--sglang-register-url", "--sglang-public-url", "--otel-endpoint"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "h:80", "http://", "http://:80", "http://h:", "http://h:0", "http://h:99999", "http://h:-1", "http://h:8a",
+        "http://h: 80", "http://a b:80", "http://h\u00e4:80", "http://h:\u0661", "http://h\n:80", "http://[::1",
+        "http://::1:80", "http://[zz]:80", "http://[::1]x:80", "http://h/?a", "http://h?", "http://h#", "ftp://h",
+    ],
+)  # fmt: skip
+def test_what_is_no_base_url_is_refused_with_a_sentence(flag: str, url: str) -> None:
+    with pytest.raises(ConfigurationError, match=flag):
+        read(flag, url)
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://h_1.x-y:65535/v1", "http://[::1]:80/", "http://[fe80::1%25e0]:1"])
+def test_base_urls_lose_their_final_slash_alone(url: str) -> None:
+    assert read("--llm-url", url).llm_url == (url.rstrip("/"),)
 
 
 def test_an_unknown_key_of_the_file_is_refused(tmp_path: Path) -> None:

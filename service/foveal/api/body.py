@@ -14,7 +14,9 @@ async def read_body(request: Request, visit: Visit, max_bytes: int) -> bytes:
     Chunks are joined once; a body that came in one chunk is not copied.
     """
     if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise UnsupportedType("compressed bodies are not read; send the image as it is, without Content-Encoding")
+        raise UnsupportedType(
+            "compressed request bodies are not read; send what it holds as it is, without Content-Encoding"
+        )
     declared = _declared_length(request)
     if declared is not None and declared > max_bytes:
         raise _too_large(max_bytes)

@@ -98,7 +98,7 @@ async def models(request: Request) -> Response:
 
 
 async def _upstream_models(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
-    exchange = Exchange(upstreams, _ask(request, server, b"/v1/models"), None)
+    exchange = Exchange(upstreams, _ask(request, server, b"/v1/models"), None, counts=False)
     try:
         await exchange.open()
         body = b""

@@ -103,8 +103,8 @@ class Engine:
     ) -> list[Encoded]:
         """The embeddings of a request's images, in order.
 
-        The first image that fails fails the request, and is named in the error as `param[i]`; what the others have under
-        way ends with it. Raises any FovealError.
+        The first image that fails fails the request, and is named in the error as `param[i]`; what the others have
+        under way ends with it. Raises any FovealError.
         """
         seats = asyncio.Semaphore(MAX_IMAGES_AT_ONCE)
         work = (self._one(i, param, image, wishes, visit, seats) for i, image in enumerate(images))

@@ -6,11 +6,13 @@ its numbers, escapes, unknown fields and blanks, stays as it was sent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import orjson
 
 from foveal.errors import InvalidRequest
 from foveal.handover.marks import has_more_values
@@ -21,6 +23,10 @@ PREPARING = ("mm_processor_kwargs", "media_io_kwargs")
 """Fields of vLLM that would have pictures prepared otherwise, and that change the key under which it keeps them."""
 _KINDS = ("image_url", "input_image")
 _EMPTY = (b"", b"null", b"{}")
+_ANY_KIND = re.compile(
+    "|".join("".join(rf"(?:{c}|\\u00{ord(c):02x})" for c in kind) for kind in _KINDS).encode(), re.IGNORECASE
+)
+"""What every picture part has in its text, with or without escapes."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,10 @@ class _Part(msgspec.Struct):
 def find_images(body: bytes) -> list[ImagePart]:
     """The pictures of a chat request's body, in order; none for what holds none.
 
-    Parts that are no pictures are not looked into: text, audio, video, `image_embeds`; a body that is no chat is for
-    the LLM server to refuse. Raises InvalidRequest for what is no JSON, and for a picture part without a picture: its
-    `uuid` alone would name what another caller sent.
+    Parts that are no pictures are not looked into: text, audio, video, `image_embeds`. A body that is no chat is for
+    the LLM server to judge, and so is one that is no strict JSON and can hold no picture: its parser may allow more.
+    Raises InvalidRequest for one that might, for more values or depth than are read, and for a picture part without a
+    picture: its `uuid` alone would name what another caller sent.
     """
     if has_more_values(body, MAX_VALUES):
         raise InvalidRequest(f"the body has more than {MAX_VALUES} JSON values; send fewer parts or messages")
@@ -63,7 +70,10 @@ def find_images(body: bytes) -> list[ImagePart]:
     except msgspec.ValidationError:
         return []
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
+        # without zeros, UTF-16 and UTF-32 (which some servers read) show their letters
+        if _ANY_KIND.search(body.translate(None, b"\0")) is None:
+            return []
+        raise InvalidRequest(f"the body is no JSON, so its pictures cannot be found: {_reason(body, error)}") from None
     except RecursionError:
         raise InvalidRequest("the body's JSON is nested too deeply") from None
     for name in PREPARING:
@@ -104,6 +114,15 @@ def _text(part: _Part, path: str) -> str:
         how = '{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}'
         raise InvalidRequest(f"a picture part must hold its picture: {how}", param=path)
     return text
+
+
+def _reason(body: bytes, error: Exception) -> str:
+    """What is wrong with it; msgspec takes half of a surrogate pair for the end of the body."""
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as found:
+        return str(found)
+    return str(error)
 
 
 def _address(buffer: bytes | msgspec.Raw) -> int:

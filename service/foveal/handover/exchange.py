@@ -4,20 +4,25 @@ Each exchange has a connection of its own: nothing that one request left on a co
 no stale connection fails a request, and no pool can be full.
 """
 
-# ruff: noqa: ASYNC109 (the HTTP client prescribes a signature)
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import httpcore
 
 from foveal.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from foveal.handover.network import Network
 from foveal.handover.outgoing import Outgoing
 from foveal.handover.upstreams import Upstream, Upstreams
 
+log = logging.getLogger(__name__)
+
 CONNECT_SECONDS = 5.0
+STATUSES = range(200, 600)
+"""Of an answer. HTTP knows no others, and 1xx is none: nothing here asks for another protocol."""
 KEPT_BYTES = 64 << 10
 """A body up to this long is kept until the answer begins, for another server should this one break off without."""
 Header = tuple[bytes, bytes]
@@ -44,17 +49,23 @@ class Exchange:
     headers: Sequence[Header]
 
     def __init__(
-        self, upstreams: Upstreams, ask: Ask, body: Outgoing | None, delivered: Callable[[], None] = lambda: None
+        self,
+        upstreams: Upstreams,
+        ask: Ask,
+        body: Outgoing | None,
+        delivered: Callable[[], None] = lambda: None,
+        counts: bool = True,
     ) -> None:
-        """`delivered` is called once: when the server has the whole request, or will not get it any more."""
-        self._upstreams, self._ask, self._delivered = upstreams, ask, delivered
+        """`delivered` is called once: when the server has the whole request, or will not get it any more.
+
+        One that does not count is sent however many are open, and is none of them.
+        """
+        self._upstreams, self._ask, self._delivered, self._counts = upstreams, ask, delivered, counts
         self._body = body
         self._length = body.num_bytes if body else None
         self._is_told = False
-        self._has_it = False
-        """The server that was asked last has the whole request."""
         self._upstream: Upstream | None = None
-        self._network = _Network()
+        self._network = Network()
         self._response: httpcore.Response | None = None
         self._began = 0.0
         self._asked: list[Upstream] = []
@@ -72,22 +83,28 @@ class Exchange:
     async def open(self) -> None:
         """Send, and read the answer's head. Raises Unavailable, DeadlineExceeded, Overloaded, InvalidRequest.
 
-        A server that cannot be reached, or breaks off before it has the request, is passed over for the next. One that
-        breaks off later may have been ended by what the request says: then one other is asked, and no more.
+        A server that cannot be reached is passed over for the next, here and for a while. One that breaks off with
+        some of the request may have been ended by what it says: then one other is asked, and no more. One that
+        answers before it has all of the request has answered.
         """
-        while (upstream := self._upstreams.take(but=self._asked)) is not None:
+        broke_off = False
+        while (upstream := self._upstreams.take(self._asked, self._counts)) is not None:
             self._upstream = upstream
             self._asked.append(upstream)
-            had_it_before, self._has_it = self._has_it, False
             try:
                 self._response = await self._answer_of(upstream)
             except _BROKEN as error:
                 await self._leave()
-                if not self._has_it:
+                if not self._network.has_sent:
                     self._upstreams.unreached(upstream, error)
-                elif had_it_before or self._body is None:
+                    continue
+                reason = f"{type(error).__name__}: {error}"
+                log.warning(
+                    "LLM server broke off before it answered", extra={"upstream": upstream.name, "error": reason}
+                )
+                is_second, broke_off = broke_off, True
+                if is_second or self._body is None:
                     break
-                self._has_it |= had_it_before
             except httpcore.LocalProtocolError as error:
                 raise InvalidRequest(f"the request cannot be passed on: {error}") from None
             except httpcore.TimeoutException:
@@ -99,7 +116,7 @@ class Exchange:
                 self._body = None
                 self.status, self.headers = self._response.status, self._response.headers
                 return
-        if self._has_it:
+        if broke_off:
             raise Unavailable("the LLM server broke off before it answered; try again", retry_after=1.0)
         raise Unavailable("no LLM server can be reached (--llm-url); try again", retry_after=1.0)
 
@@ -126,7 +143,7 @@ class Exchange:
 
     async def _answer_of(self, upstream: Upstream) -> httpcore.Response:
         """One server's answer, its body unread; raises httpcore's errors."""
-        self._network, self._began = _Network(), time.monotonic()
+        self._network, self._began = Network(), time.monotonic()
         connection = httpcore.AsyncHTTPConnection(
             upstream.origin.origin, self._upstreams.tls, network_backend=self._network
         )
@@ -146,14 +163,16 @@ class Exchange:
             content=self._sending(),
             extensions={"timeout": {"connect": CONNECT_SECONDS, "read": seconds, "write": seconds}},
         )
-        return await connection.handle_async_request(request)
+        response = await connection.handle_async_request(request)
+        if response.status not in STATUSES:
+            raise httpcore.RemoteProtocolError(f"status {response.status}")
+        return response
 
     async def _sending(self) -> AsyncIterator[bytes]:
         """The body's pieces. When the last has gone to the kernel, who sent them is free of them."""
         if self._body is not None:
             for piece in self._body.pieces():
                 yield piece  # type: ignore[misc]  # h11 sends any buffer
-        self._has_it = True
         self._end_of_sending()
         if self._length and self._length > KEPT_BYTES:
             self._body = None
@@ -167,32 +186,8 @@ class Exchange:
         """Close what is open, also what was cancelled in the middle of a TLS handshake."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            self._upstreams.give_back(upstream)
+            self._upstreams.give_back(upstream, self._counts)
         response, self._response = self._response, None
         if response is not None:
             await response.aclose()
         await self._network.aclose()
-
-
-class _Network(httpcore.AsyncNetworkBackend):
-    """Remembers the connection that it made, so that it can be closed however the request ended."""
-
-    def __init__(self) -> None:
-        self._opened: httpcore.AsyncNetworkStream | None = None
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """A connection; raises httpcore's errors."""
-        self._opened = await httpcore.AnyIOBackend().connect_tcp(host, port, timeout=timeout)
-        return self._opened
-
-    async def aclose(self) -> None:
-        """Close what was opened."""
-        if self._opened is not None:
-            await self._opened.aclose()

@@ -9,10 +9,11 @@ Header = tuple[bytes, bytes]
 HOP_BY_HOP = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-        b"trailer", b"transfer-encoding", b"upgrade",
+        b"trailer", b"transfer-encoding", b"upgrade", b"ignored",
     }
 )  # fmt: skip
-"""They speak of one connection (RFC 9110, 7.6.1); so do those that `Connection` names."""
+"""They speak of one connection (RFC 9110, 7.6.1); so do those that `Connection` names. `Ignored` is a caller's
+`Upgrade`, as `api/protocol.py` names it."""
 _OURS_TO_SEND = frozenset({b"host", b"content-length", b"expect", b"x-request-id"})
 _OURS_TO_ANSWER = frozenset({b"x-request-id", b"date"})
 """Written by this server: the id is the one that the LLM server was sent."""

@@ -7,6 +7,7 @@ Decides only; `exchange` does what is decided. All of it runs on the loop, so no
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from foveal.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_ALL_ADDRESSES, _LOOPBACK = ("0.0.0.0", "::"), ("localhost", "127.0.0.1", "::1")
 FIRST_AWAY_SECONDS, MAX_AWAY_SECONDS = 0.5, 30.0
 
 
@@ -68,13 +70,14 @@ class Upstreams:
             metrics.gateway_upstream_up.labels(upstream.name).set(1)
             metrics.gateway_ejections.labels(upstream.name)
 
-    def take(self, but: Collection[Upstream] = ()) -> Upstream | None:
+    def take(self, but: Collection[Upstream] = (), counts: bool = True) -> Upstream | None:
         """A server for one request, or None when all are in `but`; raises Overloaded. `give_back` must follow.
 
-        When all others are set aside, the one that is back first is tried all the same.
+        When all others are set aside, the one that is back first is tried all the same. A request that does not count
+        is never too many, and none of those open.
         """
         num_open = sum(upstream.num_open for upstream in self.all)
-        if num_open >= self._max_requests:
+        if counts and num_open >= self._max_requests:
             raise Overloaded(
                 f"the gateway has as many requests open as --llm-max-requests {self._max_requests} allows; try again",
                 retry_after=1.0,
@@ -88,13 +91,14 @@ class Upstreams:
         least = min(there, key=lambda upstream: upstream.num_open, default=None)
         chosen = least or min(left, key=lambda upstream: upstream.back_at)
         chosen.is_on_trial = chosen.num_failures > 0
-        chosen.num_open += 1
-        self.metrics.gateway_open_requests.set(num_open + 1)
+        if counts:
+            chosen.num_open += 1
+            self.metrics.gateway_open_requests.set(num_open + 1)
         return chosen
 
-    def give_back(self, upstream: Upstream) -> None:
-        """A request has ended there, however it did."""
-        upstream.num_open -= 1
+    def give_back(self, upstream: Upstream, counts: bool = True) -> None:
+        """A request has ended there, however it did; `counts` as it was taken."""
+        upstream.num_open -= counts
         upstream.is_on_trial = False
         self.metrics.gateway_open_requests.set(sum(one.num_open for one in self.all))
 
@@ -106,7 +110,7 @@ class Upstreams:
         self.metrics.gateway_upstream_up.labels(upstream.name).set(1)
 
     def unreached(self, upstream: Upstream, why: Exception) -> None:
-        """It cannot be connected to, or broke off before it had the request: pass it over for a while."""
+        """It cannot be connected to, or took nothing of a request: pass it over for a while."""
         upstream.num_failures += 1
         away = min(FIRST_AWAY_SECONDS * 2 ** min(upstream.num_failures - 1, 16), MAX_AWAY_SECONDS)
         upstream.back_at = self._clock() + away
@@ -123,7 +127,18 @@ class Upstreams:
 def make_upstreams(settings: Settings, metrics: Metrics) -> Upstreams | None:
     """What the gateway asks, if there is one; raises ConfigurationError."""
     if not settings.llm_url:
+        if settings.llm_api_key or settings.llm_handover != "parts":
+            raise ConfigurationError(
+                "--llm-api-key and --llm-handover say how LLM servers are asked, and there are none: set --llm-url, or "
+                "leave them out"
+            )
         return None
+    for url in settings.llm_url:
+        if _is_same_server(httpcore.URL(url), settings.host.lower(), settings.port):
+            raise ConfigurationError(
+                f"--llm-url {url.rpartition('@')[2]}: this server itself would listen there, and its requests go round "
+                "in circles; give the LLM server's address, or listen on another --port"
+            )
     if settings.llm_handover == "keys" and not (settings.handover_bytes or settings.ec_shared_storage):
         raise ConfigurationError(
             "--llm-handover keys: nothing is held that a key could name; set --handover-bytes or --ec-shared-storage"
@@ -139,3 +154,16 @@ def _upstream(text: str) -> Upstream:
         raise ConfigurationError("--llm-url: a user name or password is not sent; give the key as --llm-api-key")
     origin = httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target="/")
     return Upstream(base.partition("://")[2], origin, url.target.rstrip(b"/"))
+
+
+def _is_same_server(url: httpcore.URL, host: str, port: int) -> bool:
+    """True if a URL plainly names the server that listens on `host` and `port`. No name is looked up.
+
+    On one of several addresses a port may be this server's, and on the next another's.
+    """
+    asked = url.host.decode().lower()
+    if (url.port or {b"http": 80, b"https": 443}[url.scheme]) != port:
+        return False
+    if host in _ALL_ADDRESSES:
+        return asked in (*_ALL_ADDRESSES, *_LOOPBACK, socket.gethostname().lower())
+    return asked == host or (host in _LOOPBACK and asked in ("localhost", *_ALL_ADDRESSES))

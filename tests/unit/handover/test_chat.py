@@ -107,6 +107,42 @@ def test_a_picture_part_without_a_picture_is_refused_by_its_place(part: dict) ->
     assert caught.value.param == "messages[0].content[1]"
 
 
+LENIENT = ['"\\ud83d"', '"\\ude00"', "NaN", "-Infinity", '"tab\there"', "01", "'a'", "[1,]"]
+
+
+@pytest.mark.parametrize("value", LENIENT)
+def test_what_other_parsers_read_passes_where_it_can_hold_no_picture(value: str) -> None:
+    text = f'{{"messages": [{{"content": "an image"}}], "x": {value}}}'
+    for body in (text.encode(), b"\xef\xbb\xbf" + text.encode(), text.encode("utf-16"), text.encode("utf-32")):
+        assert find_images(body) == []
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "image\\u005furl", "\\u0069nput\\u005Fimage"])
+@pytest.mark.parametrize("value", LENIENT)
+def test_a_picture_is_not_missed_in_what_other_parsers_read(value: str, kind: str) -> None:
+    text = f'{{"x": {value}, "messages": [{{"content": [{{"type": "{kind}", "image_url": "a"}}]}}]}}'
+    if "\\" in kind:
+        text = text.replace('"image_url"', '"image_ur\\u006c"')
+    for body in (text.encode(), b"\xef\xbb\xbf" + text.encode(), text.encode("utf-16"), text.encode("utf-32-be")):
+        with pytest.raises(InvalidRequest, match="pictures cannot be found"):
+            find_images(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"image_url": "\\ud83d"}', "no low surrogate"),
+        ('\ufeff{"image_url": 1}', "byte order mark"),
+        ('{"image_url": NaN}', "char 14"),
+        ('{"image_url"', "end of data"),
+    ],
+    ids=["surrogate", "mark", "nan", "cut_off"],
+)
+def test_the_true_reason_is_given(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        find_images(text.encode())
+
+
 @pytest.mark.parametrize("value", [None, {}, "absent"], ids=str)
 def test_fields_that_prepare_pictures_may_be_empty(value: object) -> None:
     body = {"messages": [{"content": [{"type": "image_url", "image_url": "a"}]}], "mm_processor_kwargs": value}

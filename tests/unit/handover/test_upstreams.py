@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -149,6 +150,39 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         make_upstreams(Settings(llm_url=("http://me:word@llm",)), Metrics(CollectorRegistry()))
     assert "word@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "is_it"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1", 8000, True),
+        ("http://LOCALHOST:8000/v1", "127.0.0.1", 8000, True),
+        ("http://127.0.0.1:8000", "0.0.0.0", 8000, True),
+        ("http://[::1]:8000", "::", 8000, True),
+        ("http://llm", "llm", 80, True),
+        ("http://127.0.0.1:8001", "127.0.0.1", 8000, False),
+        ("http://127.0.0.1:8000", "10.0.0.1", 8000, False),
+        ("http://llm:8000", "0.0.0.0", 8000, False),
+        ("https://llm", "llm", 80, False),
+        ("http://127.0.0.1:8000", "127.0.0.1", 0, False),
+    ],
+    ids=str,
+)
+def test_this_server_is_not_asked_by_itself(url: str, host: str, port: int, is_it: bool) -> None:
+    settings = Settings(llm_url=(url,), host=host, port=port)
+    with pytest.raises(ConfigurationError, match="itself") if is_it else contextlib.nullcontext():
+        make_upstreams(settings, Metrics(CollectorRegistry()))
+
+
+def test_what_does_not_count_is_never_too_many_and_none_of_those_open() -> None:
+    three = Three(most=1)
+    three.take()
+    uncounted = [three.all.take(counts=False) for _ in range(5)]
+    assert three.metrics.gateway_open_requests._value.get() == 1
+    for one in uncounted:
+        assert one is not None
+        three.all.give_back(one, counts=False)
+    assert sum(one.num_open for one in three.all.all) == three.metrics.gateway_open_requests._value.get() == 1
 
 
 HEADERS = st.lists(
