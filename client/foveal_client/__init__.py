@@ -35,7 +35,7 @@ from foveal_client._errors import (
     UrlFailed,
     UrlForbidden,
 )
-from foveal_client._handover import InvalidEmbedding
+from foveal_client._handover import InvalidEmbedding, validate_embedding
 from foveal_client._images import ImageInput
 from foveal_client._messages import vllm_messages, vllm_messages_async
 from foveal_client._types import (
@@ -94,6 +94,7 @@ __all__ = [
     "UrlFailed",
     "UrlForbidden",
     "Usage",
+    "validate_embedding",
     "vllm_inputs",
     "vllm_messages",
     "vllm_messages_async",
