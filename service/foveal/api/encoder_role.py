@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from foveal.api.context import Server, context_of
 from foveal.api.encode import Answer, fetch_and_encode, serve
-from foveal.api.intake import images_of
+from foveal.api.intake import images_of, parsed_object
 from foveal.api.options import Options, wishes_of
 from foveal.api.serving import body_of, unless_gone
 from foveal.engine.admission import Visit
@@ -74,12 +74,7 @@ def read_chat(body: bytes, spec: ModelSpec, is_on: bool) -> tuple[list[ImagePart
     Text, and what only matters to a language model, is ignored.
     """
     parts = find_images(body)
-    try:
-        chat = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is no JSON: {error.msg}") from None
-    if not isinstance(chat, dict):
-        raise InvalidRequest('the body is no JSON object; send {"messages": [...]}')
+    chat = parsed_object(body, '{"messages": [...]}')
     _refuse(chat, parts, spec, is_on)
     names = [_name(part, orjson.loads(body[part.start : part.stop])) for part in parts]
     priority = chat.get("priority") or 0

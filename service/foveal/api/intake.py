@@ -56,12 +56,17 @@ def read_object(body: bytes) -> dict[str, Any]:
     # counted before parsing: a few megabytes of commas would become gigabytes of objects
     if sum(body.count(mark) for mark in b'",[{') > MAX_JSON_MARKS:
         raise InvalidRequest('the body has too many JSON values; send {"images": [...]} and options')
+    return parsed_object(body, '{"images": [...]}')
+
+
+def parsed_object(body: bytes, example: str) -> dict[str, Any]:
+    """A JSON object whose values were counted before; raises InvalidRequest, which shows the example."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is no JSON: {error.msg}") from None
     if not isinstance(content, dict):
-        raise InvalidRequest('the body is no JSON object; send {"images": [...]}')
+        raise InvalidRequest(f"the body is no JSON object; send {example}")
     return content
 
 

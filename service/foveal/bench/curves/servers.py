@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 
 from foveal.errors import ConfigurationError
+from foveal.own_server import listening
 from foveal.settings import process_environment
 
 START_SECONDS = 180.0
@@ -57,20 +57,8 @@ def running(name: str, command: Sequence[str], log: Path) -> Iterator[Running]:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=sink, text=True, env=process_environment(), start_new_session=True
         )
-    assert process.stdout is not None
-    try:
-        found = re.search(r"http://\S+", process.stdout.readline())
-        if found is None:
-            raise ConfigurationError(f"{name} ended with exit code {process.wait()}; {log} says why")
-        yield Running(name, found[0], process.pid, command, _until_ready(found[0], process, log))
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+    with listening(process, name, str(log), STOP_SECONDS) as server:
+        yield Running(name, server.url, process.pid, command, _until_ready(server.url, process, log))
 
 
 def _until_ready(url: str, process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
