@@ -129,7 +129,7 @@ async def _serve(request: Request, path: bytes, prepare: Prepare) -> Response:
             del body  # the exchange lets go of it as soon as it is sent
             stack.push_async_callback(exchange.aclose)
             await outcome.of_asking(request, exchange)
-        return PassedOn(server, exchange, outcome, stack.pop_all(), times)
+        return PassedOn(server, exchange, outcome, stack, times)
 
 
 def _ask(request: Request, server: Server, target: bytes) -> Ask:

@@ -69,11 +69,12 @@ class PassedOn(Response):
     def __init__(
         self, server: Server, exchange: Exchange, outcome: Outcome, stack: contextlib.AsyncExitStack, times: str | None
     ) -> None:
-        self._server, self._exchange, self._outcome, self._stack = server, exchange, outcome, stack
+        self._server, self._exchange, self._outcome = server, exchange, outcome
         self.status_code, self.background = exchange.status, None
         self.raw_headers = to_caller(exchange.headers)
         if times is not None:
             self.raw_headers.append((b"server-timing", times.encode()))
+        self._stack = stack.pop_all()  # nothing fails from here on: a visit that nobody ends keeps a drain waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what comes, as it comes. A caller who leaves ends the request at the LLM server at once."""
