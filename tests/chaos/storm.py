@@ -8,7 +8,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.wire import Caller, Reply, embedding_of
@@ -41,26 +41,25 @@ async def in_calm(url: str, pictures: Sequence[bytes]) -> list[bytes]:
     return made
 
 
-async def storm(weather: Weather, requests: int, callers: int, kill_seconds: float) -> None:
-    """Send that many requests; raises AssertionError for a stranger's embedding, a hang or a dishonest refusal."""
-    left = iter(range(requests))
-    killer = asyncio.create_task(_kill_now_and_then(weather, kill_seconds))
-    try:
-        await asyncio.gather(*(_one_caller(weather, left) for _ in range(callers)))
-    finally:
-        killer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await killer
+async def storm(weather: Weather, requests: int, callers: int, kill_every: int) -> None:
+    """Send that many requests, and end or stop a worker while every so many-th is in flight.
+
+    Raises AssertionError for a stranger's embedding, a hang or a dishonest refusal.
+    """
+    left = iter(range(1, requests + 1))
+    await asyncio.gather(*(_one_caller(weather, left, kill_every) for _ in range(callers)))
 
 
-async def _one_caller(weather: Weather, left: Sequence[int] | object) -> None:
+async def _one_caller(weather: Weather, left: Iterator[int], kill_every: int) -> None:
     caller, chance = Caller(weather.running.url), weather.chance
-    for _ in left:  # type: ignore[attr-defined]
+    for number in left:
         i = min(chance.randrange(len(weather.pictures)), chance.randrange(len(weather.pictures)))  # some more often
         headers = [f"X-Request-Timeout-Ms: {chance.randint(1, 60)}"] if chance.random() < 0.1 else []
         leave_after = chance.uniform(0, 0.05) if chance.random() < 0.1 else LONGEST_SECONDS
         query = f"?priority={chance.randint(-3, 3)}"
-        reply = await caller.encode(weather.pictures[i], *headers, query=query, leave_after=leave_after)
+        call = caller.encode(weather.pictures[i], *headers, query=query, leave_after=leave_after)
+        kill = _end_or_stop_one(weather) if number % kill_every == 0 else _nothing()
+        reply, _ = await asyncio.gather(call, kill)
         weather.seen[_verdict(reply, weather.own[i], bool(headers), leave_after)] += 1
     caller.leave()
 
@@ -77,13 +76,15 @@ def _verdict(reply: Reply, own: bytes, has_deadline: bool, leave_after: float) -
     return reply.code
 
 
-async def _kill_now_and_then(weather: Weather, seconds: float) -> None:
-    """End or stop one worker after the other."""
-    while True:
-        await asyncio.sleep(weather.chance.uniform(0.5, 1.5) * seconds)
-        workers = (await asyncio.to_thread(weather.running.info))["workers"]
-        ready = [worker["pid"] for worker in workers if worker["ready"] and worker["pid"]]
-        if ready:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(weather.chance.choice(ready), weather.chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-            weather.kills += 1
+async def _end_or_stop_one(weather: Weather) -> None:
+    """End or stop one of the workers that are ready; without effect where none is."""
+    workers = (await asyncio.to_thread(weather.running.info))["workers"]
+    ready = [worker["pid"] for worker in workers if worker["ready"] and worker["pid"]]
+    if ready:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(weather.chance.choice(ready), weather.chance.choice((signal.SIGKILL, signal.SIGSTOP)))
+        weather.kills += 1
+
+
+async def _nothing() -> None:
+    """Kill nobody."""

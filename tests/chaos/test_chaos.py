@@ -31,7 +31,7 @@ async def test_in_a_storm_everyone_gets_their_own_embedding_and_nothing_leaks() 
     with serving(*STORM_FLAGS, program=FAKE, variables={"CHAOS_PACK_MS": "3"}) as running:
         pictures = gallery(30, seed=1)
         weather = Weather(running, pictures, await in_calm(running.url, pictures), random.Random(1))
-        await storm(weather, requests=600, callers=24, kill_seconds=0.7)
+        await storm(weather, requests=600, callers=24, kill_every=150)
         await asyncio.to_thread(running.until, running.is_empty)
         assert weather.seen["ok"] > 300 and weather.kills > 0, weather.seen
 
@@ -48,7 +48,7 @@ def small() -> Iterator[Running]:
 
 
 async def test_a_flood_is_answered_or_refused_and_leaves_nothing(small: Running) -> None:
-    found = await flood(small, seconds=1.5, times=3.0)
+    found = await flood(small, seconds=0.3, times=15.0)
     assert found.goodput > 0 and found.refused and not found.others and found.live
     await asyncio.to_thread(small.until, small.is_empty)
 
