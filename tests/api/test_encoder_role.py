@@ -125,6 +125,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional={name: JSON for name in ("messages", "model", "priority", "stream")}))
 async def test_no_chat_whatever_is_a_fault_of_the_server(chat: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ from tests.api.gateways import CHAT, Running, chat, gateway, image_part
 from tests.fakes import picture
 from tests.llm import STREAM_HEAD, FakeLlm, Sent, Writer, chunk, fake_llm, head, whole
 
+pytestmark = pytest.mark.slow
+
 
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:

@@ -9,6 +9,8 @@ import pytest
 from tests.api.gateways import CHAT, gateway
 from tests.llm import STREAM_HEAD, Sent, Writer, chunk, fake_llm
 
+pytestmark = pytest.mark.slow
+
 TOO_LONG = b"a" * 70_000
 LONG = {
     "path": b"GET /" + TOO_LONG + b" HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -42,7 +42,10 @@ def run_storm(program: tuple[str, ...], requests: int, kills: int) -> list[Row]:
         seconds = time.monotonic() - began
         running.until(running.is_empty)
     seen = ", ".join(f"{name} {number}" for name, number in weather.seen.most_common())
-    return [("requests", f"{requests} in {seconds:.0f} s: {seen}", True), ("workers killed", str(weather.kills), weather.kills > 0)]
+    return [
+        ("requests", f"{requests} in {seconds:.0f} s: {seen}", True),
+        ("workers killed", str(weather.kills), weather.kills > 0),
+    ]
 
 
 @contextlib.contextmanager

@@ -66,6 +66,7 @@ def api() -> Iterator[Api]:
         yield Api(runner, app, fake, schemathesis.openapi.from_dict(app.openapi()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "method", "mode"), CASES, ids=str)
 def test_generated_requests_are_answered_as_documented(api: Api, path: str, method: str, mode: Any) -> None:
     operation = api.schema[path][method]
