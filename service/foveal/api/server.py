@@ -139,6 +139,7 @@ class _Run:
             server_header=False,
             lifespan="off",
             http=BoundedProtocol,
+            ws="none",
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         web = DrainingServer(config, self)
