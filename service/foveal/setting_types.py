@@ -7,18 +7,21 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
+from pydantic_core import PydanticCustomError
 
 _UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
 
 
 def parse_size(value: object) -> object:
-    """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
-    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
+    """'512MiB' → 536870912; what is no text passes on to the type's own check."""
+    if not isinstance(value, str):
+        return value
+    if m := re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", value):
         unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
         if unit is not None:
             return int(float(m[1]) * unit)
-    return value
+    raise PydanticCustomError("size", "a size is a number of bytes, or one with a unit such as 512MiB, 2GiB or 10GB")
 
 
 def split_each(value: object) -> object:
@@ -36,18 +39,11 @@ def hosts(value: object) -> object:
     return found
 
 
-def folder(value: object) -> object:
-    """A path; an unset shell variable must not mean the folder that the server was started in."""
-    if value == "":
-        raise ValueError("names no folder; leave it out to publish nothing")
-    return value
-
-
 def split(value: object) -> object:
-    """'a,b' from a variable or a flag → ['a', 'b']."""
+    """'a,b' from a variable or a flag → ['a', 'b']; one number alone, as a file may have it → a list of it."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 _HOST_AND_PORT = re.compile(r"([^@]*@)?([\w.-]+|\[[\w.:%]+\])(:\d+)?", re.ASCII)

@@ -5,7 +5,7 @@ bounded here: 64 KiB of head, as much of trailers (which are dropped), 30 second
 
 This server changes to no other protocol, and RFC 9110 (7.8) lets it ignore the wish. The parser does not: it would skip
 the body. So a head that asks for it is parsed once more, by a new parser and without its `Upgrade`. The parser itself
-says which heads these are and where they end, so it does not matter how the network cut them, and no other request pays.
+says which heads these are and where they end: it does not matter how the network cut them, and no other request pays.
 """
 
 from __future__ import annotations

@@ -237,4 +237,4 @@ class _Run:
             self._fail(f"no worker starts: {again}; what it wrote is in the log above", FAILED)
 
     def _fail(self, why: str, exit_code: int = WRONG_SETTINGS) -> None:
-        self._exit_code, self._failure = exit_code, why
+        self._exit_code, self._failure = exit_code, self._server.settings.explain(why)

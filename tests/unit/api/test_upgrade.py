@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -75,7 +76,7 @@ async def served(pieces: Iterable[bytes]) -> tuple[Seen, bytes]:
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    return [data[start:stop] for start, stop in zip(edges, edges[1:], strict=False) if start < stop]
+    return [data[start:stop] for start, stop in itertools.pairwise(edges) if start < stop]
 
 
 UPGRADES = (
