@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -64,6 +65,19 @@ def web_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def bare_host(text: str) -> str:
+    """A host as sockets take it: an IPv6 address without brackets, an address in its shortest form."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return str(ip_address(bare))
+    except ValueError:
+        if not re.fullmatch(r"[\w.-]+", bare, re.ASCII):
+            raise ValueError(
+                "a host is an address or a name, without port, scheme or path; the port is --port"
+            ) from None
+        return bare
+
+
 def without_password(text: str) -> str:
     """A URL as it may be printed."""
     return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:**********@", text)
@@ -77,6 +91,7 @@ def bearer_key(key: SecretStr) -> SecretStr:
     return key
 
 
+Host = Annotated[str, AfterValidator(bare_host)]
 WebUrl = Annotated[str, AfterValidator(web_url), PlainSerializer(without_password)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=1 << 63)]
 BearerKey = Annotated[SecretStr, AfterValidator(bearer_key)]

@@ -24,7 +24,7 @@ from pydantic import (
 
 from foveal.errors import ConfigurationError
 from foveal.setting_sources import PREFIX, Collected, Sources, declare_flags, read_keys, sentences
-from foveal.setting_types import BearerKey, Count, Size, WebUrl, hosts, split, split_each
+from foveal.setting_types import BearerKey, Count, Host, Size, WebUrl, hosts, split, split_each
 
 REPEATABLE = ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host")
 
@@ -38,7 +38,7 @@ class Settings(BaseModel):
     model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
     served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights for any config")
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    host: Host = Field("127.0.0.1", description="address to listen on; 0.0.0.0: all of IPv4, ::: all of both families")
     port: int = Field(8000, ge=0, le=65535, description="0 picks a free one and prints it")
     device: str = Field("auto", description="auto, cpu, cuda, or a list such as cuda:0,1")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
