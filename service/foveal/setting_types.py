@@ -91,6 +91,25 @@ def bearer_key(key: SecretStr) -> SecretStr:
     return key
 
 
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?", re.ASCII)
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+def web_origin(text: str) -> str:
+    """An origin as browsers send it: small letters, no default port, nothing behind the port."""
+    if text == "*":
+        return text
+    found = _ORIGIN.fullmatch(text.lower())
+    if found is None or found[1] == "file" or (found[3] and not 0 < int(found[3]) < 1 << 16):
+        raise ValueError(
+            f"{without_password(text)!r} is no origin; write https://HOST or https://HOST:PORT, without path, pattern "
+            "or final slash, in ASCII, or * for all"
+        )
+    port = "" if found[3] in (None, _DEFAULT_PORTS.get(found[1])) else f":{int(found[3])}"
+    return f"{found[1]}://{found[2]}{port}"
+
+
+Origin = Annotated[str, AfterValidator(web_origin)]
 Host = Annotated[str, AfterValidator(bare_host)]
 WebUrl = Annotated[str, AfterValidator(web_url), PlainSerializer(without_password)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=1 << 63)]

@@ -24,9 +24,9 @@ from pydantic import (
 
 from foveal.errors import ConfigurationError
 from foveal.setting_sources import PREFIX, Collected, Sources, declare_flags, read_keys, sentences
-from foveal.setting_types import BearerKey, Count, Host, Size, WebUrl, hosts, split, split_each
+from foveal.setting_types import BearerKey, Count, Host, Origin, Size, WebUrl, hosts, split, split_each
 
-REPEATABLE = ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host")
+REPEATABLE = ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host", "cors_origin")
 
 
 class Settings(BaseModel):
@@ -108,6 +108,9 @@ class Settings(BaseModel):
     llm_api_key: BearerKey | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
     llm_timeout_seconds: float = Field(600.0, gt=0, description="longest silence of an LLM server within an answer")
     llm_max_requests: Count = Field(1024, description="requests open at the LLM servers; more are told to wait")
+    cors_origin: Annotated[tuple[Origin, ...], BeforeValidator(split_each)] = Field(
+        (), description="web pages of this origin may call, https://HOST, or * for all; repeatable; default: none"
+    )
     ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
     otel_endpoint: WebUrl | None = Field(
         None, description="send OpenTelemetry traces to this OTLP/HTTP collector, e.g. http://collector:4318"
@@ -155,6 +158,8 @@ class Settings(BaseModel):
                 f"{self.handover_seconds:g}: files would go before the time that they are held for; raise the one or "
                 "lower the other"
             )
+        if "*" in self.cors_origin and len(self.cors_origin) > 1:
+            raise ValueError("cors_origin names * beside others: * alone is all origins; leave it out, or the others")
         if self.max_inflight_bytes < self.max_body_bytes:
             raise ValueError(
                 f"max_inflight_bytes {self.max_inflight_bytes} is below max_body_bytes {self.max_body_bytes}: the "

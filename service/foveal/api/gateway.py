@@ -24,7 +24,7 @@ from foveal.api.gateway_pictures import with_embeddings
 from foveal.api.keys import require_key
 from foveal.api.openapi import ERRORS
 from foveal.api.serving import Entered, body_of, enter, within
-from foveal.errors import FovealError, MethodNotAllowed, NotFound
+from foveal.errors import FovealError, MethodNotAllowed, NotFound, Unavailable
 from foveal.handover.exchange import Ask, BrokenOff, Exchange
 from foveal.handover.headers import to_llm
 from foveal.handover.outgoing import Outgoing
@@ -85,19 +85,43 @@ async def models(request: Request) -> Response:
     server = server_of(request)
     require_key(request, server.keys)
     own = describe.own_models(server)
-    assert server.upstreams is not None, "a route of the gateway without --llm-url: this is a bug"
     try:
-        async with asyncio.timeout(MODELS_SECONDS):
-            found = await _upstream_models(request, server, server.upstreams)
+        found = await _upstream_models(request, server)
     except (TimeoutError, FovealError, BrokenOff, ValueError) as error:
         # a list that is short is of more use than none; who looks for the LLM finds it missing, and the reason here
         log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
         found = []
+    return JSONResponse({"object": "list", "data": _merged(found, own)})
+
+
+async def model(request: Request) -> Response:
+    """One of these models, by its name; raises ModelNotFound, or Unavailable where only the LLM server would know."""
+    server = server_of(request)
+    require_key(request, server.keys)
+    own = describe.own_models(server)
+    if request.path_params["model"] in (own[0]["id"], ""):
+        return await models(request) if not request.path_params["model"] else describe.one_model(request, own)
+    try:
+        found = await _upstream_models(request, server)
+    except (TimeoutError, BrokenOff, ValueError) as error:
+        log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
+        raise Unavailable("the LLM server did not say which models it has; try again", retry_after=1.0) from None
+    return describe.one_model(request, _merged(found, own))
+
+
+def _merged(found: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = {entry.get("id") for entry in found}
-    return JSONResponse({"object": "list", "data": [*found, *(entry for entry in own if entry["id"] not in names)]})
+    return [*found, *(entry for entry in own if entry["id"] not in names)]
 
 
-async def _upstream_models(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
+async def _upstream_models(request: Request, server: Server) -> list[dict[str, Any]]:
+    """What the LLM server lists; raises TimeoutError, FovealError, BrokenOff, ValueError."""
+    assert server.upstreams is not None, "a route of the gateway without --llm-url: this is a bug"
+    async with asyncio.timeout(MODELS_SECONDS):
+        return await _listed(request, server, server.upstreams)
+
+
+async def _listed(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
     exchange = Exchange(upstreams, _ask(request, server, b"/v1/models"), None, counts=False)
     try:
         await exchange.open()

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
+from foveal.api.describe import warnings_of
 from foveal.api.lag import watch_lag
 from foveal.api.listening import listen, url_of
 from foveal.api.protocol import BoundedProtocol
@@ -198,6 +199,8 @@ class _Run:
             self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, settings.served_model_name)
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
         check_model(self._server.settings, self._spec)
+        for warning in warnings_of(self._spec):
+            log.warning(warning)
         service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
