@@ -24,7 +24,7 @@ from foveal.api.gateway_pictures import with_embeddings
 from foveal.api.keys import require_key
 from foveal.api.openapi import ERRORS
 from foveal.api.serving import Entered, body_of, enter, within
-from foveal.errors import FovealError, MethodNotAllowed, NotFound, Unavailable
+from foveal.errors import FovealError, MethodNotAllowed, NotFound
 from foveal.handover.exchange import Ask, BrokenOff, Exchange
 from foveal.handover.headers import to_llm
 from foveal.handover.outgoing import Outgoing
@@ -85,28 +85,21 @@ async def models(request: Request) -> Response:
     server = server_of(request)
     require_key(request, server.keys)
     own = describe.own_models(server)
-    try:
-        found = await _upstream_models(request, server)
-    except (TimeoutError, FovealError, BrokenOff, ValueError) as error:
-        # a list that is short is of more use than none; who looks for the LLM finds it missing, and the reason here
-        log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
-        found = []
-    return JSONResponse({"object": "list", "data": _merged(found, own)})
+    # a list that is short is of more use than none; who looks for the LLM finds it missing, and the reason in the log
+    return JSONResponse({"object": "list", "data": _merged(await _upstream_models(request, server) or [], own)})
 
 
 async def model(request: Request) -> Response:
-    """One of these models, by its name; raises ModelNotFound, or Unavailable where only the LLM server would know."""
-    server = server_of(request)
+    """One of these models, by its name; raises ModelNotFound. An LLM server that gives no list is asked itself."""
+    server, name = server_of(request), request.path_params["model"]
     require_key(request, server.keys)
+    if not name:
+        return await models(request)
     own = describe.own_models(server)
-    if request.path_params["model"] in (own[0]["id"], ""):
-        return await models(request) if not request.path_params["model"] else describe.one_model(request, own)
-    try:
-        found = await _upstream_models(request, server)
-    except (TimeoutError, BrokenOff, ValueError) as error:
-        log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
-        raise Unavailable("the LLM server did not say which models it has; try again", retry_after=1.0) from None
-    return describe.one_model(request, _merged(found, own))
+    if name == own[0]["id"]:
+        return describe.one_model(request, own)
+    found = await _upstream_models(request, server)
+    return await pass_on(request) if found is None else describe.one_model(request, _merged(found, own))
 
 
 def _merged(found: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,11 +107,15 @@ def _merged(found: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict
     return [*found, *(entry for entry in own if entry["id"] not in names)]
 
 
-async def _upstream_models(request: Request, server: Server) -> list[dict[str, Any]]:
-    """What the LLM server lists; raises TimeoutError, FovealError, BrokenOff, ValueError."""
+async def _upstream_models(request: Request, server: Server) -> list[dict[str, Any]] | None:
+    """What the LLM server lists; None, and a line in the log, where it gives no list."""
     assert server.upstreams is not None, "a route of the gateway without --llm-url: this is a bug"
-    async with asyncio.timeout(MODELS_SECONDS):
-        return await _listed(request, server, server.upstreams)
+    try:
+        async with asyncio.timeout(MODELS_SECONDS):
+            return await _listed(request, server, server.upstreams)
+    except (TimeoutError, FovealError, BrokenOff, ValueError) as error:
+        log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
+        return None
 
 
 async def _listed(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
