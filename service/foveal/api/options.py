@@ -94,6 +94,7 @@ def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
         background=COLOURS.get(options.background) or _rgb(options.background),
         downscale=options.oversize == "downscale",
         priority=options.priority,
+        chose_dtype=options.dtype is not None,
     )
 
 
