@@ -139,8 +139,8 @@ class Engine:
             async with seats:
                 encoded, outcome = await self._hit_or_encode(i, image, wishes, visit)
             return encoded
-        except FovealError as failure:
-            error = blame(failure, wishes)
+        except FovealError as error:
+            error = blame(error, wishes)  # in the same name, which is let go of: no cycle with its traceback
             outcome = "failed" if error.status in (500, 504) else "rejected"
             raise error.at(f"{param}[{i}]") from None
         except asyncio.CancelledError:
