@@ -47,7 +47,7 @@ def item(tokens: int = 10) -> Item:
     return Item(GridTHW(1, 2, 2 * tokens), tokens, arena.allocate(8), arena.allocate(8), Output("tokens", "float32"))
 
 
-def done(*failures: tuple[int, str]) -> PackDone:
+def done(*failures: tuple[int, str, str]) -> PackDone:
     return PackDone(1, "static", 0.001, 0.002, 0.003, failures)
 
 
