@@ -18,7 +18,8 @@ FovealError
     │   ├── TooLarge              413 too_large
     │   ├── UnsupportedType       415 unsupported_type
     │   ├── Undecodable           422 undecodable
-    │   └── AspectRatio           422 aspect_ratio
+    │   ├── AspectRatio           422 aspect_ratio
+    │   └── DtypeOverflow         422 dtype_overflow
     ├── UrlFailed                 424 url_failed
     ├── RateLimited               429 rate_limited
     ├── Overloaded                503 overloaded
@@ -171,6 +172,12 @@ class AspectRatio(InvalidRequest):
     """A shape that the model's resize rule refuses."""
 
     status, code = 422, "aspect_ratio"
+
+
+class DtypeOverflow(InvalidRequest):
+    """Values that the dtype asked for cannot hold: ask for a wider one."""
+
+    status, code = 422, "dtype_overflow"
 
 
 class UrlFailed(APIStatusError):

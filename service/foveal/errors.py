@@ -101,6 +101,12 @@ class AspectRatio(InvalidRequest):
     status, code = 422, "aspect_ratio"
 
 
+class DtypeOverflow(InvalidRequest):
+    """Values that the dtype asked for cannot hold. Raised for whoever chose that dtype; for others it is `internal`."""
+
+    status, code = 422, "dtype_overflow"
+
+
 class UrlFailed(FovealError):
     """A fetch that failed, timed out, or was answered with an error. Not `retryable` where a retry fails the same."""
 

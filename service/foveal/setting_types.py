@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
+from pydantic_core import PydanticCustomError
 
 _UNITS = {"": 1, "B": 1, **{f"{p}iB": 1 << (10 * i) for i, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {p: 1 << (10 * i) for i, p in enumerate("KMGT", 1)}
 
 
 def parse_size(value: object) -> object:
-    """'512MiB' → 536870912; numbers and anything unreadable pass on to the type's own check."""
-    if isinstance(value, str) and (m := re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)):
+    """'512MiB' → 536870912; what is no text passes on to the type's own check."""
+    if not isinstance(value, str):
+        return value
+    if m := re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", value):
         unit = {name.lower(): factor for name, factor in _UNITS.items()}.get(m[2].lower())
         if unit is not None:
             return int(float(m[1]) * unit)
-    return value
+    raise PydanticCustomError("size", "a size is a number of bytes, or one with a unit such as 512MiB, 2GiB or 10GB")
 
 
 def split_each(value: object) -> object:
@@ -36,18 +40,11 @@ def hosts(value: object) -> object:
     return found
 
 
-def folder(value: object) -> object:
-    """A path; an unset shell variable must not mean the folder that the server was started in."""
-    if value == "":
-        raise ValueError("names no folder; leave it out to publish nothing")
-    return value
-
-
 def split(value: object) -> object:
-    """'a,b' from a variable or a flag → ['a', 'b']."""
+    """'a,b' from a variable or a flag → ['a', 'b']; one number alone, as a file may have it → a list of it."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 _HOST_AND_PORT = re.compile(r"([^@]*@)?([\w.-]+|\[[\w.:%]+\])(:\d+)?", re.ASCII)
@@ -68,6 +65,19 @@ def web_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def bare_host(text: str) -> str:
+    """A host as sockets take it: an IPv6 address without brackets, an address in its shortest form."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return str(ip_address(bare))
+    except ValueError:
+        if not re.fullmatch(r"[\w.-]+", bare, re.ASCII):
+            raise ValueError(
+                "a host is an address or a name, without port, scheme or path; the port is --port"
+            ) from None
+        return bare
+
+
 def without_password(text: str) -> str:
     """A URL as it may be printed."""
     return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:**********@", text)
@@ -81,6 +91,26 @@ def bearer_key(key: SecretStr) -> SecretStr:
     return key
 
 
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?", re.ASCII)
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+def web_origin(text: str) -> str:
+    """An origin as browsers send it: small letters, no default port, nothing behind the port."""
+    if text == "*":
+        return text
+    found = _ORIGIN.fullmatch(text.lower())
+    if found is None or found[1] == "file" or (found[3] and not 0 < int(found[3]) < 1 << 16):
+        raise ValueError(
+            f"{without_password(text)!r} is no origin; write https://HOST or https://HOST:PORT, without path, pattern "
+            "or final slash, in ASCII, or * for all"
+        )
+    port = "" if found[3] in (None, _DEFAULT_PORTS.get(found[1])) else f":{int(found[3])}"
+    return f"{found[1]}://{found[2]}{port}"
+
+
+Origin = Annotated[str, AfterValidator(web_origin)]
+Host = Annotated[str, AfterValidator(bare_host)]
 WebUrl = Annotated[str, AfterValidator(web_url), PlainSerializer(without_password)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, lt=1 << 63)]
 BearerKey = Annotated[SecretStr, AfterValidator(bearer_key)]

@@ -11,31 +11,34 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    model_validator,
 )
 
 from foveal.errors import ConfigurationError
-from foveal.setting_types import BearerKey, Count, Size, WebUrl, folder, hosts, split, split_each
+from foveal.setting_sources import PREFIX, Collected, Sources, declare_flags, read_keys, sentences
+from foveal.setting_types import BearerKey, Count, Host, Origin, Size, WebUrl, hosts, split, split_each
+
+REPEATABLE = ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host", "cors_origin")
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The effective settings of one server, frozen."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="FOVEAL_", frozen=True, extra="forbid", cli_parse_args=False, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _sources: Sources = PrivateAttr(default_factory=Sources)
 
     model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
     served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights for any config")
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    host: Host = Field("127.0.0.1", description="address to listen on; 0.0.0.0: all of IPv4, ::: all of both families")
     port: int = Field(8000, ge=0, le=65535, description="0 picks a free one and prints it")
     device: str = Field("auto", description="auto, cpu, cuda, or a list such as cuda:0,1")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
@@ -44,7 +47,7 @@ class Settings(BaseSettings):
     cpu_workers: Count = Field(1, description="workers with --device cpu")
     cpu_threads: int = Field(0, ge=0, description="torch threads of a CPU worker; 0: cores / workers")
     prep_workers: int = Field(0, ge=0, description="processes that decode and resize; 0: one per core, at most 16")
-    token_budgets: Annotated[tuple[Count, ...], NoDecode, BeforeValidator(split)] = Field(
+    token_budgets: Annotated[tuple[Count, ...], BeforeValidator(split)] = Field(
         (), description="ladder of token budgets, e.g. 64,128,256; empty: inferred"
     )
     capture: Literal["all", "lazy", "off"] = Field(
@@ -64,7 +67,7 @@ class Settings(BaseSettings):
         1 << 30, description="embeddings held for LLM servers until they are fetched (deliver=hold); 0 turns it off"
     )
     handover_seconds: float = Field(120.0, gt=0, description="time for which an embedding is held")
-    ec_shared_storage: Annotated[Path | None, BeforeValidator(folder)] = Field(
+    ec_shared_storage: Path | None = Field(
         None, description="folder where held embeddings are published for vLLM's ECExampleConnector"
     )
     ec_shared_storage_seconds: float = Field(600.0, gt=0, description="age at which a published file is removed")
@@ -81,14 +84,14 @@ class Settings(BaseSettings):
         60.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
     )
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
-    api_key: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split)] = Field(
+    api_key: Annotated[tuple[SecretStr, ...], BeforeValidator(split)] = Field(
         (), description="accepted bearer keys; repeatable"
     )
     api_key_file: Path | None = Field(None, description="file with one accepted key a line")
     key_requests_per_minute: int = Field(0, ge=0, description="requests of one key, else 429; 0: no limit")
     key_tokens_per_minute: int = Field(0, ge=0, description="tokens encoded for one key, else 429; 0: no limit")
     allow_urls: bool = Field(False, description="fetch images that requests name by http(s) URL")
-    url_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(hosts)] = Field(
+    url_allow_host: Annotated[tuple[str, ...], BeforeValidator(hosts)] = Field(
         (),
         description="fetch from these hosts only: HOST, HOST:PORT (may be internal), *.DOMAIN, or * for all public "
         "ones; repeatable; empty: all public hosts",
@@ -96,7 +99,7 @@ class Settings(BaseSettings):
     url_timeout_seconds: float = Field(10.0, gt=0, description="time to fetch one URL, redirects included")
     url_max_redirects: int = Field(5, ge=0, description="redirects of one URL that are followed")
     url_max_per_host: Count = Field(8, description="URLs fetched from one host at a time")
-    llm_url: Annotated[tuple[WebUrl, ...], NoDecode, BeforeValidator(split_each)] = Field(
+    llm_url: Annotated[tuple[WebUrl, ...], BeforeValidator(split_each)] = Field(
         (), description="LLM server that takes embeddings, http://HOST:PORT; repeatable; turns the gateway on"
     )
     llm_handover: Literal["parts", "keys"] = Field(
@@ -105,18 +108,21 @@ class Settings(BaseSettings):
     llm_api_key: BearerKey | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
     llm_timeout_seconds: float = Field(600.0, gt=0, description="longest silence of an LLM server within an answer")
     llm_max_requests: Count = Field(1024, description="requests open at the LLM servers; more are told to wait")
+    cors_origin: Annotated[tuple[Origin, ...], BeforeValidator(split_each)] = Field(
+        (), description="web pages of this origin may call, https://HOST, or * for all; repeatable; default: none"
+    )
     ready_quorum: Count = Field(1, description="workers that must be ready for /ready")
     otel_endpoint: WebUrl | None = Field(
         None, description="send OpenTelemetry traces to this OTLP/HTTP collector, e.g. http://collector:4318"
     )
     sglang: bool = Field(False, description="encode for SGLang servers with --language-only, under /sglang")
-    sglang_register_url: Annotated[tuple[WebUrl, ...], NoDecode, BeforeValidator(split_each)] = Field(
+    sglang_register_url: Annotated[tuple[WebUrl, ...], BeforeValidator(split_each)] = Field(
         (), description="SGLang's encoder bootstrap, e.g. http://language:8997, to register with; repeatable"
     )
     sglang_public_url: WebUrl | None = Field(
         None, description="URL that SGLang reaches /sglang of this server under; default: http://HOST:PORT/sglang"
     )
-    sglang_allow_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_each)] = Field(
+    sglang_allow_host: Annotated[tuple[str, ...], BeforeValidator(split_each)] = Field(
         (), description="push embeddings there too: host, address or network; default: to the caller only; repeatable"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
@@ -152,6 +158,8 @@ class Settings(BaseSettings):
                 f"{self.handover_seconds:g}: files would go before the time that they are held for; raise the one or "
                 "lower the other"
             )
+        if "*" in self.cors_origin and len(self.cors_origin) > 1:
+            raise ValueError("cors_origin names * beside others: * alone is all origins; leave it out, or the others")
         if self.max_inflight_bytes < self.max_body_bytes:
             raise ValueError(
                 f"max_inflight_bytes {self.max_inflight_bytes} is below max_body_bytes {self.max_body_bytes}: the "
@@ -159,34 +167,24 @@ class Settings(BaseSettings):
             )
         return self
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags arrive as init arguments, so they win; then the environment; then the file."""
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
-
     @property
     def keys(self) -> tuple[str, ...]:
         """All accepted keys; raises ConfigurationError when the key file cannot be read."""
-        given = tuple(key.get_secret_value() for key in self.api_key)
+        given = tuple(key.get_secret_value().strip() for key in self.api_key)
         if "" in given:
             raise ConfigurationError("--api-key: an empty key would let everyone in; leave it out or give one")
         if self.api_key_file is None:
             return given
-        try:
-            lines = self.api_key_file.read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"--api-key-file {self.api_key_file} cannot be read: {error}") from None
-        found = tuple(line.strip() for line in lines if line.strip())
-        if not found:
-            raise ConfigurationError(f"--api-key-file {self.api_key_file} holds no key: the server would be open")
-        return given + found
+        return given + read_keys(self.api_key_file, self.explain("--api-key-file"))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be told about how the settings were given."""
+        return self._sources.warnings
+
+    def explain(self, message: str) -> str:
+        """A message that names flags, with the variable or the file's key where a value came from there."""
+        return self._sources.explain(message)
 
     def shown(self) -> dict[str, Any]:
         """The settings as they may be printed: secrets masked."""
@@ -195,46 +193,36 @@ class Settings(BaseSettings):
 
 def process_environment() -> dict[str, str]:
     """The variables that child processes inherit, without our own settings: those reach them as messages."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FOVEAL_")}
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per setting, and --config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
-    for name, field in Settings.model_fields.items():
-        repeatable = name in ("api_key", "url_allow_host", "llm_url", "sglang_register_url", "sglang_allow_host")
-        is_switch = field.annotation is bool
-        default = "" if field.default in (None, ()) else f" (default: {field.default})"
-        parser.add_argument(
-            "--" + name.replace("_", "-"),
-            dest=name,
-            action="append" if repeatable else "store",
-            nargs="?" if is_switch else None,
-            const="true" if is_switch else None,
-            default=argparse.SUPPRESS,
-            metavar="BOOL" if is_switch else "VALUE",
-            help=f"{field.description}{default}".replace("%", "%%"),
-        )
+    declare_flags(parser, Settings.model_fields, REPEATABLE)
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
     """Settings from parsed flags, the environment and the file; raises ConfigurationError with a sentence."""
-    flags = {name: value for name, value in vars(args).items() if name in Settings.model_fields}
-    config: Path | None = args.config or (Path(found) if (found := os.environ.get("FOVEAL_CONFIG")) else None)
-    if config is not None and not config.is_file():
-        raise ConfigurationError(f"--config {config}: there is no such file")
-
-    class FromFile(Settings):
-        model_config = SettingsConfigDict(yaml_file=config)
-
+    collected = Collected(Settings.model_fields)
+    collected.add_flags(vars(args))
+    collected.add_variables(os.environ)
+    if (named := _config(args)) is not None:
+        collected.add_file(named)
+    sources = collected.sources
     try:
-        return FromFile(**flags)
+        settings = Settings.model_validate(collected.values)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_sentence(e["loc"], e["msg"]) for e in error.errors())) from None
-    except (ValueError, OSError, yaml.YAMLError) as error:  # a YAML file that is none
-        raise ConfigurationError(f"settings cannot be read: {error}") from None
+        raise ConfigurationError(sentences(error, sources)) from None
+    settings._sources = sources
+    return settings
 
 
-def _sentence(where: tuple[int | str, ...], message: str) -> str:
-    text = message.removeprefix("Value error, ")
-    return f"--{str(where[0]).replace('_', '-')}: {text}" if where else text
+def _config(args: argparse.Namespace) -> Path | None:
+    """The file of settings; raises ConfigurationError for one that is not there."""
+    variable = os.environ.get(PREFIX + "CONFIG", "")
+    path: Path | None = args.config or (Path(variable) if variable.strip() else None)
+    if path is not None and not path.is_file():
+        source = "--config" if args.config else PREFIX + "CONFIG"
+        raise ConfigurationError(f"{source} {path}: there is no such file")
+    return path

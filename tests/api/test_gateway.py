@@ -165,6 +165,7 @@ async def test_the_rest_of_v1_passes_and_what_is_answered_here_does_not() -> Non
     async with fake_llm() as llm, gateway(llm.url + "/base/v1") as running:
         for method, path in (("GET", "/v1/models/x"), ("POST", "/v1/completions"), ("DELETE", "/v1/files/a%2Fb?x=1")):
             assert (await running.http.request(method, path, content=b"raw" if method == "POST" else None)).is_success
+        assert llm.requests.pop(0).line.startswith("GET /base/v1/models ")  # which is no list, so it is asked itself
         assert [sent.line.split()[:2] for sent in llm.requests] == [
             ["GET", "/base/v1/models/x"], ["POST", "/base/v1/completions"], ["DELETE", "/base/v1/files/a%2Fb?x=1"]
         ]  # fmt: skip

@@ -31,6 +31,7 @@ ERRORS: dict[str, tuple[int, str, bool, str, str | None, str | None]] = {
     "unsupported_type": (415, "invalid_request_error", False, "found an SVG", "images[1]", None),
     "undecodable": (422, "invalid_request_error", False, "the JPEG is truncated", "images[1]", None),
     "aspect_ratio": (422, "invalid_request_error", False, "one side is 300 times the other", "images[0]", None),
+    "dtype_overflow": (422, "invalid_request_error", False, "larger than float16 holds", "images[0]", None),
     "url_failed": (424, "invalid_request_error", True, "the other server answered 502", "images[0]", None),
     "rate_limited": (429, "overloaded_error", True, "the quota of this key is used up", None, "7"),
     "overloaded": (503, "overloaded_error", True, "the queue is full", None, "2"),

@@ -95,7 +95,9 @@ def test_base_urls_lose_their_final_slash_alone(url: str) -> None:
 def test_an_unknown_key_of_the_file_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "foveal.yaml"
     config.write_text("cache_byts: 1\n")
-    with pytest.raises(ConfigurationError, match="cache-byts"):
+    with pytest.raises(
+        ConfigurationError, match=r"foveal\.yaml: there is no setting 'cache_byts'; did you mean cache_bytes\?"
+    ):
         read("--config", str(config))
 
 

@@ -11,10 +11,12 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from foveal import __version__
 from foveal.api import describe, encode, encoder_role, exposition, gateway, handover
 from foveal.api.context import Server
+from foveal.api.cors import with_cors
 from foveal.api.direct import Application
 from foveal.api.errors import on_foveal_error, on_http_exception
 from foveal.api.middleware import RequestMiddleware, expect_routes
 from foveal.api.openapi import EMBEDDINGS, ENCODE, ENCODER_CHAT, ERRORS, FETCH
+from foveal.api.openapi_models import MODEL
 from foveal.api.sglang import add_sglang_routes
 from foveal.errors import FovealError
 
@@ -56,10 +58,17 @@ def create_app(server: Server) -> FastAPI:
         }
         app.add_api_route(path, endpoint, methods=["GET"], response_model=None, response_class=kind, responses=refusals)
         app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
+    listed: dict[str, Any] = {"path": "/v1/models/{model:path}", "response_model": None}
+    listed["endpoint"] = gateway.model if server.upstreams else describe.model
+    errors: dict[int | str, dict[str, Any]] = {code: ERRORS[code] for code in (401, 404, 503)}
+    app.add_api_route(methods=["GET"], responses=errors, openapi_extra=MODEL, **listed)
+    app.add_api_route(methods=["HEAD"], include_in_schema=False, **listed)
     add_sglang_routes(app, server)
     gateway.add_gateway_routes(app, server)
     expect_routes(server.metrics, app.router)
     app.add_middleware(RequestMiddleware, server=server, router=app.router)
+    app.add_middleware(with_cors, origins=server.settings.cors_origin)
     busy = {"/encode": encode.encode, "/v1/embeddings": encode.embeddings}
-    app.serve_directly(busy, lambda endpoint: RequestMiddleware(endpoint, server, app.router))
+    origins = server.settings.cors_origin
+    app.serve_directly(busy, lambda endpoint: with_cors(RequestMiddleware(endpoint, server, app.router), origins))
     return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -14,11 +15,13 @@ from foveal import __version__
 from foveal.api.context import Server, context_of, server_of
 from foveal.api.errors import error_response
 from foveal.api.keys import require_key
-from foveal.errors import Draining, Unavailable
+from foveal.errors import Draining, ModelNotFound, Unavailable
 from foveal.families.spec import ModelSpec
 from foveal.handover.service import HandoverService
 
 _STARTED = int(time.time())
+MAX_NAMES = 8
+"""Of models that a refusal lists."""
 _LIMITS = (
     "max_body_bytes",
     "max_images_per_request",
@@ -60,7 +63,8 @@ async def ready(request: Request) -> Response:
         return error_response(context, Unavailable(f"not ready: {pool.waits_for()}", retry_after=1.0))
     if not prep.num_ready:
         return error_response(context, Unavailable("not ready: no prep process has started", retry_after=1.0))
-    return JSONResponse({"status": "ready", "workers": pool.num_ready})
+    warnings = warnings_of(server.service.engine.spec)
+    return JSONResponse({"status": "ready", "workers": pool.num_ready} | ({"warnings": warnings} if warnings else {}))
 
 
 async def models(request: Request) -> Response:
@@ -68,6 +72,24 @@ async def models(request: Request) -> Response:
     server = server_of(request)
     require_key(request, server.keys)
     return JSONResponse({"object": "list", "data": own_models(server)})
+
+
+async def model(request: Request) -> Response:
+    """One model, by its name; raises ModelNotFound."""
+    server = server_of(request)
+    require_key(request, server.keys)
+    return one_model(request, own_models(server))
+
+
+def one_model(request: Request, entries: Sequence[dict[str, Any]]) -> Response:
+    """The entry that the path names, with slashes as they are or escaped; the whole list where it names none."""
+    name = request.path_params["model"]
+    if not name:
+        return JSONResponse({"object": "list", "data": entries})
+    if (found := next((entry for entry in entries if entry.get("id") == name), None)) is None:
+        names = ", ".join(repr(entry.get("id")) for entry in entries[:MAX_NAMES])
+        raise ModelNotFound(f"there is no model {name[:100]!r} here; there is {names}; see /v1/models", param="model")
+    return JSONResponse(found)
 
 
 def own_models(server: Server) -> list[dict[str, Any]]:
@@ -93,9 +115,20 @@ async def info(request: Request) -> Response:
             "cache": service.engine.cache.shown(),
             "handover": service.handover.shown(),
             "llm_servers": server.upstreams.shown() if server.upstreams else [],
+            "warnings": warnings_of(service.engine.spec),
             "versions": _versions(),
         }
     )
+
+
+def warnings_of(spec: ModelSpec) -> list[str]:
+    """What whoever uses the answers of this model must know."""
+    if not spec.dummy_weights:
+        return []
+    return [
+        f"{spec.name} has random weights: its embeddings mean nothing and are for trying things out; serve a "
+        "checkpoint with --model, without --load-format dummy"
+    ]
 
 
 def _known(server: Server) -> HandoverService:

@@ -85,19 +85,40 @@ async def models(request: Request) -> Response:
     server = server_of(request)
     require_key(request, server.keys)
     own = describe.own_models(server)
+    # a list that is short is of more use than none; who looks for the LLM finds it missing, and the reason in the log
+    return JSONResponse({"object": "list", "data": _merged(await _upstream_models(request, server) or [], own)})
+
+
+async def model(request: Request) -> Response:
+    """One of these models, by its name; raises ModelNotFound. An LLM server that gives no list is asked itself."""
+    server, name = server_of(request), request.path_params["model"]
+    require_key(request, server.keys)
+    if not name:
+        return await models(request)
+    own = describe.own_models(server)
+    if name == own[0]["id"]:
+        return describe.one_model(request, own)
+    found = await _upstream_models(request, server)
+    return await pass_on(request) if found is None else describe.one_model(request, _merged(found, own))
+
+
+def _merged(found: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = {entry.get("id") for entry in found}
+    return [*found, *(entry for entry in own if entry["id"] not in names)]
+
+
+async def _upstream_models(request: Request, server: Server) -> list[dict[str, Any]] | None:
+    """What the LLM server lists; None, and a line in the log, where it gives no list."""
     assert server.upstreams is not None, "a route of the gateway without --llm-url: this is a bug"
     try:
         async with asyncio.timeout(MODELS_SECONDS):
-            found = await _upstream_models(request, server, server.upstreams)
+            return await _listed(request, server, server.upstreams)
     except (TimeoutError, FovealError, BrokenOff, ValueError) as error:
-        # a list that is short is of more use than none; who looks for the LLM finds it missing, and the reason here
         log.warning("the LLM server's models are not known", extra={"error": f"{type(error).__name__}: {error}"})
-        found = []
-    names = {entry.get("id") for entry in found}
-    return JSONResponse({"object": "list", "data": [*found, *(entry for entry in own if entry["id"] not in names)]})
+        return None
 
 
-async def _upstream_models(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
+async def _listed(request: Request, server: Server, upstreams: Upstreams) -> list[dict[str, Any]]:
     exchange = Exchange(upstreams, _ask(request, server, b"/v1/models"), None, counts=False)
     try:
         await exchange.open()

@@ -71,7 +71,7 @@ class PassedOn(Response):
     ) -> None:
         self._server, self._exchange, self._outcome = server, exchange, outcome
         self.status_code, self.background = exchange.status, None
-        self.raw_headers = to_caller(exchange.headers)
+        self.raw_headers = to_caller(exchange.headers, with_cors=not server.settings.cors_origin)
         if times is not None:
             self.raw_headers.append((b"server-timing", times.encode()))
         self._stack = stack.pop_all()  # nothing fails from here on: a visit that nobody ends keeps a drain waiting

@@ -113,10 +113,8 @@ def _text_of(item: object) -> str:
 
 
 def _inner(item: dict[str, Any]) -> object:
-    """What an object item points at: OpenAI's image part, {"url": ...} or {"data": ...}."""
-    if item.get("type") == "image_url" or "image_url" in item:
-        part = item.get("image_url")
-        return part.get("url") if isinstance(part, dict) else part
-    if "url" in item:
-        return item["url"]
-    return item.get("data")
+    """What an object item points at: OpenAI's image part, {"url": ...} or {"data": ...}; null is as if not there."""
+    part = item.get("image_url")
+    if part is None and item.get("type") != "image_url":
+        return item.get("data") if item.get("url") is None else item["url"]
+    return part.get("url") if isinstance(part, dict) else part

@@ -26,8 +26,16 @@ def _as_text(schema: Schema) -> Schema:
     return outside | kinds[0] if kinds else schema
 
 
+def _or_null(schema: Schema) -> Schema:
+    """An option in JSON: null is as if it were not there."""
+    outside: Schema = {key: schema[key] for key in ("title", "description", "default") if key in schema}
+    kind = {key: value for key, value in schema.items() if key not in outside}
+    return {"anyOf": [*kind.get("anyOf", [kind]), {"type": "null"}], **outside}
+
+
 _OPTIONS: Schema = _in_standard_words(Options.model_json_schema()["properties"])
 _TEXT_OPTIONS: Schema = {name: _as_text(schema) for name, schema in _OPTIONS.items()}
+_JSON_OPTIONS: Schema = {name: _or_null(_TEXT_OPTIONS[name]) for name in _OPTIONS}
 _BINARY: Schema = {"type": "string", "format": "binary"}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 _KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
@@ -57,7 +65,7 @@ _IMAGE_ITEM: Schema = {
 }
 _ENCODE_JSON = {
     "type": "object",
-    "properties": {"images": _list(_IMAGE_ITEM, minItems=1), **_OPTIONS},
+    "properties": {"images": _list(_IMAGE_ITEM, minItems=1), **_JSON_OPTIONS},
     "required": ["images"],
     "additionalProperties": False,
 }
@@ -142,13 +150,13 @@ EMBEDDINGS: Schema = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        **_OPTIONS,
+                        **_JSON_OPTIONS,
                         "input": {"anyOf": [_IMAGE_ITEM, _list(_IMAGE_ITEM, minItems=1)]},
                         "dimensions": {
                             "type": ["integer", "null"],
                             "description": "the model's own width, or left out",
                         },
-                        "user": {"type": "string"},
+                        "user": {"type": ["string", "null"]},
                     },
                     "required": ["input"],
                     "additionalProperties": False,

@@ -49,14 +49,18 @@ class Options(BaseModel):
 
 
 def read_options(*sources: Mapping[str, Any]) -> Options:
-    """Options from the query and the body; later sources win. Raises InvalidRequest naming the option."""
+    """Options from the query and the body; later sources win. Raises InvalidRequest naming the option.
+
+    JSON's null is as if the option were not there, as with OpenAI.
+    """
     merged = {name: value for source in sources for name, value in source.items()}
     # the first one is enough: a body may name millions
     if (unknown := next((name for name in merged if name not in Options.model_fields), None)) is not None:
         known = ", ".join(Options.model_fields)
         raise InvalidRequest(f"there is no option {unknown[:100]!r}; options are {known}", param=unknown[:100])
+    given = {name: value for source in sources for name, value in source.items() if value is not None}
     try:
-        return Options.model_validate(merged)
+        return Options.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else None
@@ -90,6 +94,7 @@ def wishes_of(options: Options, spec: ModelSpec) -> Wishes:
         background=COLOURS.get(options.background) or _rgb(options.background),
         downscale=options.oversize == "downscale",
         priority=options.priority,
+        chose_dtype=options.dtype is not None,
     )
 
 

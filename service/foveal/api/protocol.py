@@ -2,6 +2,10 @@
 
 Bodies are bounded where they are read. What a caller sends around them is parsed before any route sees it, so it is
 bounded here: 64 KiB of head, as much of trailers (which are dropped), 30 seconds for a head to be whole.
+
+This server changes to no other protocol, and RFC 9110 (7.8) lets it ignore the wish. The parser does not: it would skip
+the body. So a head that asks for it is parsed once more, by a new parser and without its `Upgrade`. The parser itself
+says which heads these are and where they end: it does not matter how the network cut them, and no other request pays.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
@@ -19,7 +24,6 @@ MAX_JOINED_BYTES = 16 << 10
 """Of a body's first part that is copied behind its head."""
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _MALFORMED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_END = b"\r\n\r\n"
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -36,6 +40,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _arrival = 0.0
     """When the first byte of the request was parsed."""
     _head_timer: asyncio.TimerHandle | None = None
+    _is_again = False
+    """True while a head is parsed for the second time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection that never sends a head does not stay."""
@@ -52,12 +58,40 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._unparsed += len(data)
-        super().data_received(_without_upgrade(data) if self._is_in_head else data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
         if max(self._counted, self._unparsed) > MAX_HEAD_BYTES and not self.transport.is_closing():
             if self._is_in_head:
                 self._refuse(_TOO_LONG)
             else:
                 self.transport.abort()
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Feed the parser; where it stops at a head that asks for another protocol, go on behind it."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                data = memoryview(data)[stop.args[0] :]
+                self._parse_again()
+            else:
+                return
+
+    def _parse_again(self) -> None:
+        """Give the head that was just parsed to a new parser, without its `Upgrade`."""
+        target = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = [target, *(b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"), b"", b""]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._is_again = True
+        try:
+            self.parser.feed_data(b"\r\n".join(lines))
+        finally:
+            self._is_again = False
 
     def send_400_response(self, msg: str) -> None:
         """A head that is too long, or no HTTP."""
@@ -66,8 +100,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins."""
         self._is_in_head, self._counted, self._unparsed = True, 0, 0
-        self._arrival = time.monotonic()
-        self._time_head()
+        if not self._is_again:
+            self._arrival = time.monotonic()
+            self._time_head()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -85,6 +120,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head has ended. One that came whole but too long is malformed: uvicorn answers 400 and closes."""
         if self._counted > MAX_HEAD_BYTES:
             raise ValueError("the request head is too long")
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("this server is no tunnel")
+            return  # the parser stops here, and `_parse` goes on
         self._is_in_head, self._counted, self._unparsed = False, 0, 0
         self._stop_timer()
         super().on_headers_complete()
@@ -98,7 +137,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request has ended."""
+        """The request has ended; one whose head is to be parsed again has only begun."""
+        if self._is_in_head:
+            return
         self._unparsed = 0
         super().on_message_complete()
 
@@ -180,15 +221,3 @@ class HeadWithBody:
         head, self._head, self._is_whole = self._head, b"", True
         if head and not self._transport.is_closing():
             self._transport.write(head)
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """Rename `Upgrade:` in a head, which the parser would take for the end of HTTP and skip the body.
-
-    This server upgrades to nothing, and RFC 9110 (7.8) lets it ignore the wish.
-    """
-    at = data.lower().find(b"\r\nupgrade:", 0, MAX_HEAD_BYTES)
-    end = data.find(_END)
-    if at < 0 or 0 <= end < at:
-        return data
-    return data[: at + 2] + b"ignored:" + data[at + 10 :]

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Sequence
 from types import FrameType
 
 import uvicorn
@@ -18,7 +19,9 @@ from prometheus_client import CollectorRegistry
 from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
+from foveal.api.describe import warnings_of
 from foveal.api.lag import watch_lag
+from foveal.api.listening import listen, url_of
 from foveal.api.protocol import BoundedProtocol
 from foveal.engine.assembly import WORKER, check
 from foveal.engine.devices import worker_places
@@ -57,11 +60,11 @@ def serve(settings: Settings, worker: str = WORKER) -> int:
         check_folder(settings.ec_shared_storage)
     server = Server(settings, Metrics(CollectorRegistry()), settings.keys)
     log.info("effective settings", extra={"settings": settings.shown()})
-    sock = _listen(settings.host, settings.port)
-    host, port = sock.getsockname()[:2]
-    print(f"foveal {__version__} listens on http://{host}:{port}", flush=True)
+    sockets = listen(settings.host, settings.port)
+    url = url_of(settings.host, sockets[0].getsockname()[1])
+    print(f"foveal {__version__} listens on {url}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Run(server, spec, environment, worker).until_stopped(sock))
+        return runner.run(_Run(server, spec, environment, worker).until_stopped(sockets))
 
 
 def _spec_now(settings: Settings) -> ModelSpec | None:
@@ -72,14 +75,6 @@ def _spec_now(settings: Settings) -> ModelSpec | None:
     check(settings, spec)
     check_model(settings, spec)
     return spec
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=4096)
-    except OSError as error:
-        raise ConfigurationError(f"--host {host} --port {port}: {error.strerror or error}; choose another") from None
 
 
 class DrainingServer(uvicorn.Server):
@@ -129,8 +124,8 @@ class _Run:
         """Do not wait for accepted work: tell its callers."""
         self._give_up.set()
 
-    async def until_stopped(self, sock: socket.socket) -> int:
-        """Serve on the socket; the exit code."""
+    async def until_stopped(self, sockets: Sequence[socket.socket]) -> int:
+        """Serve on the sockets; the exit code."""
         config = uvicorn.Config(
             create_app(self._server),
             log_config=None,
@@ -139,15 +134,16 @@ class _Run:
             server_header=False,
             lifespan="off",
             http=BoundedProtocol,
+            ws="none",
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         web = DrainingServer(config, self)
         if urls := self._server.settings.sglang_register_url:
-            self._registrar = Registrar(urls, public_url(self._server.settings, sock.getsockname()[1]))
+            self._registrar = Registrar(urls, public_url(self._server.settings, sockets[0].getsockname()[1]))
         lag = asyncio.create_task(watch_lag(self._server.metrics.loop_lag_seconds))
         work = asyncio.create_task(self._work(web))
         try:
-            await web.serve(sockets=[sock, *(sock.dup() for _ in range(ACCEPTS_A_TURN - 1))])
+            await web.serve([*sockets, *(sock.dup() for sock in sockets for _ in range(ACCEPTS_A_TURN - 1))])
         finally:
             lag.cancel()
             if self._server.service is None:
@@ -203,6 +199,8 @@ class _Run:
             self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, settings.served_model_name)
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
         check_model(self._server.settings, self._spec)
+        for warning in warnings_of(self._spec):
+            log.warning(warning)
         service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
@@ -236,4 +234,4 @@ class _Run:
             self._fail(f"no worker starts: {again}; what it wrote is in the log above", FAILED)
 
     def _fail(self, why: str, exit_code: int = WRONG_SETTINGS) -> None:
-        self._exit_code, self._failure = exit_code, why
+        self._exit_code, self._failure = exit_code, self._server.settings.explain(why)

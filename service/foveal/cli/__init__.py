@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 
 from foveal import __version__
+from foveal.cli.parsers import Parser, refuse_command
 from foveal.errors import ConfigurationError
 
 COMMANDS = {
@@ -22,9 +22,11 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     args = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="foveal", description="Images in, vision-encoder embeddings out.")
+    parser = Parser(prog="foveal", description="Images in, vision-encoder embeddings out.")
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        refuse_command(parser, args[0], tuple(COMMANDS))
     chosen = args[0] if args and args[0] in COMMANDS else None
     for name, summary in COMMANDS.items():
         if name == chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
+from foveal.cli.parsers import Parser, refuse_command
 from foveal.errors import ConfigurationError
 
 BENCHES = {
@@ -36,13 +37,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=f"benches:\n{names}\n\nfoveal bench NAME --help shows the flags of one",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=BENCHES, metavar="NAME", help="which one, see below")
+    parser.add_argument("name", metavar="NAME", help="which one, see below")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="its own flags")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one bench; the exit code."""
-    parser = argparse.ArgumentParser(prog=f"foveal bench {args.name}", description=BENCHES[args.name])
+    if args.name not in BENCHES:
+        refuse_command(Parser(prog="foveal bench", usage="foveal bench NAME ..."), args.name, tuple(BENCHES))
+    parser = Parser(prog=f"foveal bench {args.name}", description=BENCHES[args.name])
     try:
         module = importlib.import_module(MODULES[args.name])
     except ModuleNotFoundError as error:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
+from foveal.errors import ConfigurationError
 from foveal.logs import set_up
 from foveal.settings import add_flags, read_settings
+
+log = logging.getLogger(__name__)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -13,6 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "serve",
         help="run the encoding server",
+        usage="foveal serve [--config FILE] [--SETTING VALUE ...]    (foveal serve --help shows all)",
         description="Run the encoding server. Every setting is also a variable FOVEAL_* and a key of --config.",
         allow_abbrev=False,
     )
@@ -23,6 +28,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; raises ConfigurationError."""
     settings = read_settings(args)
     set_up(settings.log_level, settings.log_format)
+    for warning in settings.warnings:
+        log.warning(warning)
     from foveal.api.server import serve
 
-    return serve(settings)
+    try:
+        return serve(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(settings.explain(str(error))) from None

@@ -17,7 +17,7 @@ from foveal.engine.fairness import fair_order
 from foveal.engine.items import Entry, Item, Timings
 from foveal.engine.packing import Pack, least_finish, next_pack, predicted_milliseconds
 from foveal.engine.worker import SentPack, Worker
-from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable
+from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable, error_of
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
 
@@ -118,13 +118,14 @@ class Batcher:
                 self._run_elsewhere(pack.entries)
 
     def _settle_done(self, pack: SentPack, result: PackDone) -> None:
-        failures = dict(result.failures)
+        failures = {i: error_of(code, why) for i, code, why in result.failures}
         for i, entry in enumerate(pack.entries):
             if not entry.is_wanted:
                 continue
             if i in failures:
-                log.error("item failed", extra={"reason": failures[i]})
-                entry.done.set_exception(FovealError(failures[i]))
+                level = logging.ERROR if failures[i].status >= 500 else logging.INFO
+                log.log(level, "item failed", extra={"code": failures[i].code, "reason": failures[i].message})
+                entry.done.set_exception(failures[i])
                 continue
             timings = Timings(
                 queue=pack.sent - entry.arrival,

@@ -14,7 +14,7 @@ import numpy as np
 from foveal.engine.admission import Gate, Visit
 from foveal.engine.cache import EncoderCache, Flights, Key
 from foveal.engine.demand import Asker, Demand
-from foveal.engine.items import Encoded, Item, Timings, Wishes
+from foveal.engine.items import Encoded, Item, Timings, Wishes, blame
 from foveal.engine.keys import Keys
 from foveal.engine.memory import Allocator
 from foveal.errors import FovealError, InvalidRequest, TooLarge, Unavailable
@@ -140,6 +140,7 @@ class Engine:
                 encoded, outcome = await self._hit_or_encode(i, image, wishes, visit)
             return encoded
         except FovealError as error:
+            error = blame(error, wishes)  # in the same name, which is let go of: no cycle with its traceback
             outcome = "failed" if error.status in (500, 504) else "rejected"
             raise error.at(f"{param}[{i}]") from None
         except asyncio.CancelledError:

@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from foveal.engine.demand import Demand
+from foveal.errors import DtypeOverflow, FovealError
 from foveal.ipc.arena import Block
 from foveal.types import GridTHW, Output
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a request asks for all of its images. Everything here but `priority` decides the answer."""
+    """What a request asks for all of its images. What decides the answer is in `key`."""
 
     output: Output
     min_pixels: int | None = None
@@ -20,10 +21,22 @@ class Wishes:
     background: tuple[int, int, int] = (255, 255, 255)
     downscale: bool = False
     priority: int = 0
+    chose_dtype: bool = False
+    """The caller named the dtype, instead of taking the model's."""
 
     def key(self) -> tuple[object, ...]:
         """The part of a content key that these wishes are."""
         return (self.output, self.min_pixels, self.max_pixels, self.background, self.downscale)
+
+
+def blame(error: FovealError, wishes: Wishes) -> FovealError:
+    """The error as this caller is told it: a dtype that the model chose is not the caller's fault.
+
+    Callers who asked for the same in different words may share one failed encode.
+    """
+    if not isinstance(error, DtypeOverflow) or wishes.chose_dtype:
+        return error
+    return FovealError(f"{error.message} ({wishes.output.dtype} is this model's own)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from foveal.errors import DtypeOverflow, FovealError
 from foveal.gpu.buffers import Results
 from foveal.gpu.layout import Layout
 from foveal.ipc.messages import PackItem
@@ -21,7 +23,8 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 LARGEST: dict[DType, float] = {name: torch.finfo(dtype).max for name, dtype in TORCH_DTYPES.items()}
 Bytes = npt.NDArray[np.uint8]
-Failures = tuple[tuple[int, str], ...]
+Failures = tuple[tuple[int, str, str], ...]
+"""Index of an item, the code of its error, and why."""
 
 
 def write_tokens(layout: Layout, items: Sequence[PackItem], tokens: torch.Tensor, embeddings: Bytes) -> None:
@@ -37,32 +40,50 @@ def settle(layout: Layout, items: Sequence[PackItem], results: Results, embeddin
 
     An item with a token row that is not finite is not trusted pooled either.
     """
-    failed = {*_with_bad_tokens(layout, items, results.peaks), *_write_pooled(items, results.pooled, embeddings)}
-    return tuple((i, f"the embedding of this image is not finite in {items[i].output.dtype}") for i in sorted(failed))
+    failed = dict(_write_pooled(items, results.pooled, embeddings))
+    failed |= dict(_with_bad_tokens(layout, items, results.peaks))
+    return tuple((i, *_why(items[i].output.dtype, is_overflow)) for i, is_overflow in sorted(failed.items()))
 
 
-def _with_bad_tokens(layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]) -> Iterator[int]:
-    """Items by the peaks of their rows."""
+def _why(dtype: DType, is_overflow: bool) -> tuple[str, str]:
+    """Code and text: a number that the asked dtype cannot hold is the caller's to mend, one that is none is not."""
+    if not is_overflow:
+        return FovealError.code, f"the embedding of this image is not finite in {dtype}"
+    wider = "dtype=float32" if dtype == "bfloat16" else "dtype=bfloat16 or dtype=float32"
+    return DtypeOverflow.code, f"the embedding of this image has values larger than {dtype} holds; ask for {wider}"
+
+
+def _with_bad_tokens(
+    layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]
+) -> Iterator[tuple[int, bool]]:
+    """Items by the peaks of their rows; with each, whether these are numbers."""
     starts = [place.start for place in layout.tokens()]
     most = np.maximum.reduceat(peaks[: layout.num_tokens], starts)  # NaN comes through
     for i, (peak, item) in enumerate(zip(most.tolist(), items, strict=True)):
         output = item.output
         if not peak <= LARGEST["float32" if output.kind == "pooled" else output.dtype]:  # so that NaN fails too
-            yield i
+            yield i, math.isfinite(peak)
 
 
-def _write_pooled(items: Sequence[PackItem], pooled: npt.NDArray[np.float32], embeddings: Bytes) -> Iterator[int]:
-    """Those who ask for the same are scaled and rounded together; yields the items that are not finite."""
+def _write_pooled(
+    items: Sequence[PackItem], pooled: npt.NDArray[np.float32], embeddings: Bytes
+) -> Iterator[tuple[int, bool]]:
+    """Those who ask for the same are scaled and rounded together; yields the items that are not finite, and whether
+    they were before they were rounded.
+    """
     alike: dict[Output, list[int]] = {}
     for i, item in enumerate(items):
         if item.output.kind == "pooled":
             alike.setdefault(item.output, []).append(i)
     for output, members in alike.items():
         rows = torch.from_numpy(pooled[members])
-        rounded = (F.normalize(rows) if output.normalize else rows).to(TORCH_DTYPES[output.dtype])
+        scaled = F.normalize(rows) if output.normalize else rows
+        rounded = scaled.to(TORCH_DTYPES[output.dtype])
         for i, row in zip(members, rounded.view(torch.uint8).numpy(), strict=True):
             _put(items[i], row, embeddings)
-        yield from (i for i, good in zip(members, rounded.isfinite().all(1).tolist(), strict=True) if not good)
+        for place, good in enumerate(rounded.isfinite().all(1).tolist()):
+            if not good:
+                yield members[place], bool(scaled[place].isfinite().all())
 
 
 def _put(item: PackItem, row: Bytes, embeddings: Bytes) -> None:

@@ -9,11 +9,10 @@ Header = tuple[bytes, bytes]
 HOP_BY_HOP = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-        b"trailer", b"transfer-encoding", b"upgrade", b"ignored",
+        b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings",
     }
 )  # fmt: skip
-"""They speak of one connection (RFC 9110, 7.6.1); so do those that `Connection` names. `Ignored` is a caller's
-`Upgrade`, as `api/protocol.py` names it."""
+"""They speak of one connection (RFC 9110, 7.6.1); so do those that `Connection` names."""
 _OURS_TO_SEND = frozenset({b"host", b"content-length", b"expect", b"x-request-id"})
 _OURS_TO_ANSWER = frozenset({b"x-request-id", b"date"})
 """Written by this server: the id is the one that the LLM server was sent."""
@@ -29,9 +28,12 @@ def to_llm(headers: Iterable[Header], request_id: str, api_key: str | None, pass
     return [*passed, (b"X-Request-ID", request_id.encode())]
 
 
-def to_caller(headers: Iterable[Header]) -> list[Header]:
-    """An answer's headers for the caller, as an ASGI server wants them."""
-    return [(name.lower(), value) for name, value in _without(headers, _OURS_TO_ANSWER)]
+def to_caller(headers: Iterable[Header], with_cors: bool = True) -> list[Header]:
+    """An answer's headers for the caller, as an ASGI server wants them; without those that say which web pages may
+    read it where this server says so itself.
+    """
+    passed = [(name.lower(), value) for name, value in _without(headers, _OURS_TO_ANSWER)]
+    return passed if with_cors else [header for header in passed if not header[0].startswith(b"access-control-")]
 
 
 def _without(headers: Iterable[Header], more: frozenset[bytes]) -> list[Header]:

@@ -162,7 +162,7 @@ class LadderChanged(msgspec.Struct, tag=True, frozen=True):
 
 
 class PackDone(msgspec.Struct, tag=True, frozen=True):
-    """The embeddings are written. Seconds of each part; `failures` lists (index of item, why)."""
+    """The embeddings are written. Seconds of each part; `failures` lists (index of item, code, why)."""
 
     id: int
     mode: Literal["graph", "static", "eager"]
@@ -170,7 +170,7 @@ class PackDone(msgspec.Struct, tag=True, frozen=True):
     copy_in_seconds: float
     encode_seconds: float
     copy_out_seconds: float
-    failures: tuple[tuple[int, str], ...] = ()
+    failures: tuple[tuple[int, str, str], ...] = ()
     device_bytes: int = 0
     reason: str = ""
     """Why no graph was replayed; empty when one was, and on the CPU."""

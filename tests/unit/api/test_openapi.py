@@ -25,7 +25,8 @@ requests = pytest.importorskip("requests")
 
 EXAMPLES = 60
 POST = [("/encode", "POST"), ("/v1/embeddings", "POST"), ("/v1/chat/completions", "POST")]
-GET = [(path, "GET") for path in ("/live", "/ready", "/health", "/info", "/metrics", "/v1/models", "/embeddings/{key}")]
+GET = [(path, "GET") for path in ("/live", "/ready", "/health", "/info", "/metrics", "/v1/models")]
+GET += [("/v1/models/{model}", "GET"), ("/embeddings/{key}", "GET")]
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 CASES = [(*route, mode) for route in POST for mode in (RIGHT, WRONG)] + [(*route, RIGHT) for route in GET]
 

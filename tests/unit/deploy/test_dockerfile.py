@@ -82,6 +82,24 @@ def test_requirements_are_those_of_the_project_without_torch() -> None:
     assert set(project["optional-dependencies"]["otel"]) <= set(found(text, "service,otel")) - set(wanted)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "127.0.0.1", "localhost"])
+def test_the_health_check_asks_where_the_server_listens(host: str) -> None:
+    async def service(path: str, body: bytes) -> bytes:
+        return answer(b"", 200)
+
+    with scripted(service) as url:
+        port = url.rpartition(":")[2]
+        variables = {"FOVEAL_PORT": port, "FOVEAL_HOST": host, "PATH": "/usr/bin:/bin"}
+        assert subprocess.run([HEALTH], env=variables).returncode == 0
+
+
+def test_the_health_check_does_not_take_a_link_of_kubernetes_for_a_port() -> None:
+    script = HEALTH.read_text().replace("8000", "1").replace('exec 3<>"', 'echo "').replace("printf", "exit 0 #")
+    variables = {"FOVEAL_PORT": "tcp://10.43.1.39:8000", "PATH": "/usr/bin:/bin"}
+    found = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True)
+    assert found.stdout.strip() == "/dev/tcp/127.0.0.1/1"
+
+
 @pytest.mark.parametrize(("status", "exit_code"), [(200, 0), (503, 1)])
 def test_the_health_check_follows_readiness(status: int, exit_code: int) -> None:
     async def service(path: str, body: bytes) -> bytes:

@@ -47,7 +47,7 @@ def item(tokens: int = 10) -> Item:
     return Item(GridTHW(1, 2, 2 * tokens), tokens, arena.allocate(8), arena.allocate(8), Output("tokens", "float32"))
 
 
-def done(*failures: tuple[int, str]) -> PackDone:
+def done(*failures: tuple[int, str, str]) -> PackDone:
     return PackDone(1, "static", 0.001, 0.002, 0.003, failures)
 
 
@@ -91,14 +91,19 @@ async def test_an_idle_worker_starts_at_once_and_a_busy_one_collects(worker: Fak
     assert all(timings.encode == 0.002 for timings in await asyncio.gather(*tasks))
 
 
-async def test_an_item_that_failed_fails_alone(worker: FakeWorker) -> None:
+@pytest.mark.parametrize(("code", "level"), [("internal", "ERROR"), ("dtype_overflow", "INFO")])
+async def test_an_item_that_failed_fails_alone(
+    worker: FakeWorker, code: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     stage = Stage(worker)
     first = await stage.submit(10)
     tasks = await stage.submit(10, 10)
     stage.settle(worker, done())
-    stage.settle(worker, done((1, "not finite")))
+    stage.settle(worker, done((1, code, "not finite")))
     results = await asyncio.gather(*first, *tasks, return_exceptions=True)
-    assert [isinstance(r, FovealError) for r in results] == [False, False, True]
+    assert [isinstance(r, FovealError) and r.code for r in results] == [False, False, code]
+    assert [record.levelname for record in caplog.records if record.message == "item failed"] == [level]
 
 
 async def test_a_failed_pack_is_halved_until_the_guilty_item_fails_alone(worker: FakeWorker) -> None:

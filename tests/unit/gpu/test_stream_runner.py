@@ -173,7 +173,7 @@ def test_a_pooled_row_that_is_not_finite_fails_its_item_alone(monkeypatch: pytes
     made = rig(monkeypatch, "prefix")
     made.rows[1].view[0] = NAN_BYTE
     running, blocks = made.submit([(0, POOLED), (1, POOLED), (2, ROWS)], 42)
-    assert running.finish().failures == ((1, "the embedding of this image is not finite in float32"),)
+    assert running.finish().failures == ((1, "internal", "the embedding of this image is not finite in float32"),)
     assert blocks[0].view.tobytes() == made.right(0, POOLED) and blocks[2].view.tobytes() == made.right(2, ROWS)
 
 

@@ -50,7 +50,11 @@ async def test_the_loops_end_speaks_the_same() -> None:
     child = Channel(theirs, ToPrep)
     channel.send(Probe(1, Span(0, 5), 100))
     assert child.receive() == Probe(1, Span(0, 5), 100)
-    for message in (Progress("loading"), PackDone(3, "static", 0.1, 0.2, 0.3, ((0, "why"),)), PackFailed(4, "x", True)):
+    for message in (
+        Progress("loading"),
+        PackDone(3, "static", 0.1, 0.2, 0.3, ((0, "internal", "why"),)),
+        PackFailed(4, "x", True),
+    ):
         child.send(message)
         assert await channel.receive() == message
     theirs.close()
