@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     )
 
     model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
+    revision: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="branch, tag or commit of a hub id; default: its main branch"
+    )
     served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights for any config")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
