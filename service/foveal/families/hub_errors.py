@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-_TRANSPORTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
+_TRANSPORTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "ssl")
 """Packages whose errors are of the network; which of them the client has depends on its version."""
 _MAX_TEXT = 300
 
@@ -68,7 +68,7 @@ def _refused(model: str, revision: str | None, chain: list[BaseException]) -> st
 
 
 _ADVICE = {
-    401: "it does not know the token in HF_TOKEN: make a new one, or leave the variable out for a public model",
+    401: "there is no such model, or a token is needed: look for a slip in the name; HF_TOKEN may be missing or out of date",
     403: "the token in HF_TOKEN may not read this model: accept its terms, or give a token with that right",
     404: "there is no such model or file: look for a slip in the name and in HF_ENDPOINT",
     429: "too many requests: wait, or give a token as HF_TOKEN, which has a limit of its own",
@@ -94,11 +94,13 @@ def _unreachable(chain: list[BaseException]) -> str:
     )
 
 
-def _disk(error: OSError) -> str | None:
+def _disk(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {_cache()} is full: make room, or move the cache with HF_HOME; the download then goes on"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{_cache()} cannot be written ({error.strerror}): give it to this user, or move the cache with HF_HOME"
+    if error.errno == errno.ENOENT and error.filename is None:  # as the TLS library has it
+        return "a file of certificates is missing: look at SSL_CERT_FILE and SSL_CERT_DIR"
     return f"the download ended early ({_text(error)}): start again, it goes on where it ended"
 
 
@@ -111,7 +113,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_transport(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in _TRANSPORTS or "socksio" in str(error)
+    is_setting = isinstance(error, ImportError | ValueError) and "proxy" in str(error).lower()
+    return type(error).__module__.partition(".")[0] in _TRANSPORTS or is_setting
 
 
 def _status(error: BaseException) -> int:
