@@ -97,6 +97,7 @@ def dtype_of(checkpoint: Checkpoint) -> DType:
     nested = [owner.get(part) or {} for part in ("text_config", "vision_config") for owner in owners]
     places = [*owners, *nested]
     found = next((p[k] for p in places for k in ("dtype", "torch_dtype") if p.get(k)), "float32")
+    found = str(found).removeprefix("torch.")
     if found not in get_args(DType):
         raise ConfigurationError(f"{checkpoint.folder}/config.json has dtype {found!r}; known: {get_args(DType)}")
     return cast(DType, found)

@@ -68,7 +68,7 @@ def _refused(model: str, revision: str | None, chain: list[BaseException]) -> st
 
 
 _ADVICE = {
-    401: "there is no such model, or a token is needed: look for a slip in the name; HF_TOKEN may be missing or out of date",
+    401: "there is no such model, or it is private: look for a slip in the name; HF_TOKEN may be missing or too old",
     403: "the token in HF_TOKEN may not read this model: accept its terms, or give a token with that right",
     404: "there is no such model or file: look for a slip in the name and in HF_ENDPOINT",
     429: "too many requests: wait, or give a token as HF_TOKEN, which has a limit of its own",
