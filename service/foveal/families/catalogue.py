@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -89,9 +90,9 @@ def hub_spec(model: str, dummy_weights: bool, served_name: str | None = None, re
     spec = spec_of(served_name or model, checkpoint)
     if dummy_weights:
         return spec
-    repository.weights(checkpoint, spec.tower.names)
-    check_weights(checkpoint, spec.tower.names)
-    return spec
+    folder = repository.weights(checkpoint, spec.tower.names)
+    check_weights(replace(checkpoint, folder=folder), spec.tower.names)
+    return replace(spec, folder=folder)
 
 
 def spec_of(name: str, checkpoint: Checkpoint) -> ModelSpec:

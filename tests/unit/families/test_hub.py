@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 from huggingface_hub import close_session, constants
 from huggingface_hub.utils import disable_progress_bars
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from foveal.errors import ConfigurationError
+from foveal.families import hub_ranges, tower_download
 from foveal.families.catalogue import hub_spec
+from foveal.families.spec import ModelSpec
 from foveal.families.weights_at_start import weight_places
 from tests.unit.families.fake_hub import COMMIT, MODEL, OLDER, FakeHub, serving
 from tests.unit.families.folders import PROCESSOR, change, copied
@@ -46,6 +50,7 @@ def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     disable_progress_bars()
     with serving(FakeHub({COMMIT: folder})) as hub:
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
         point(monkeypatch, hub.url)
         yield hub
         close_session()
@@ -57,11 +62,115 @@ def point(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
 
 
-def test_only_the_shard_that_holds_the_tower_is_fetched(hub: FakeHub) -> None:
+def tower_of(spec: ModelSpec) -> dict[str, np.ndarray]:
+    places = weight_places(spec.folder, spec.tower.names)
+    return {name: load_file(places[name])[name] for name in TOWER}
+
+
+@pytest.fixture
+def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are treated as large ones are."""
+    monkeypatch.setattr(tower_download, "LARGE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_only_the_shard_that_holds_the_tower_is_fetched(hub: FakeHub, has_ranges: bool) -> None:
+    hub.has_ranges = has_ranges
     spec = hub_spec(MODEL, dummy_weights=False)
     assert hub.files == sorted([*SMALL, "b.safetensors"])
     assert (spec.name, spec.revision) == (MODEL, COMMIT)
-    assert TOWER.keys() <= weight_places(spec.folder, spec.tower.names).keys()
+    assert all(np.array_equal(found, TOWER[name]) for name, found in tower_of(spec).items())
+
+
+def big(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """One file in which the tower lies in pieces among much else; chunks and heads are small. The tower's bytes."""
+    monkeypatch.setattr(tower_download, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(tower_download, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(tower_download, "HEAD_BYTES", 32)
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    save_file(
+        TOWER | REST | {"model.u": np.zeros(7, np.int8), "model.visual.z": np.ones(3, np.float32)}, folder / WHOLE
+    )
+    return 3 * 256 + 12
+
+
+def test_of_one_large_file_the_towers_bytes_alone_are_fetched_once(
+    hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = big(folder, monkeypatch)
+    spec = hub_spec(MODEL, dummy_weights=False)
+    sent = sum(count for name, count in hub.fetched if name == WHOLE)
+    assert size < sent < size + 2000 < (folder / WHOLE).stat().st_size / 100
+    assert all(np.array_equal(found, TOWER[name]) for name, found in tower_of(spec).items())
+    assert set(weight_places(spec.folder, spec.tower.names)) == {*TOWER, "model.visual.z"}
+    hub.fetched.clear()
+    assert hub_spec(MODEL, dummy_weights=False) == spec
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub_spec(MODEL, dummy_weights=False) == spec
+    assert hub.fetched == []
+
+
+def test_an_extract_that_ended_early_goes_on_where_it_ended(
+    hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = big(folder, monkeypatch)
+    monkeypatch.setattr(tower_download, "THREADS", 1)
+    reads = 0
+    real = hub_ranges.reader(MODEL, COMMIT)
+    assert real is not None
+
+    def cut(file: str, start: int, stop: int) -> bytes | None:
+        nonlocal reads
+        reads += 1
+        return real(file, start, stop) if reads < 9 else b""
+
+    monkeypatch.setattr("foveal.families.hub.reader", lambda *_: cut)
+    with pytest.raises(ConfigurationError, match="start again, it goes on where it ended"):
+        hub_spec(MODEL, dummy_weights=False)
+    monkeypatch.setattr("foveal.families.hub.reader", lambda *_: real)
+    hub.fetched.clear()
+    assert all(np.array_equal(found, TOWER[name]) for name, found in tower_of(hub_spec(MODEL, False)).items())
+    data = [count for _, count in hub.fetched if count <= 64]
+    assert 64 < sum(data) < size - 64
+
+
+def test_a_file_that_is_mostly_tower_and_one_that_is_there_already_are_taken_whole(
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big(folder, monkeypatch)
+    huggingface_hub.snapshot_download(MODEL)  # as another program does
+    hub.fetched.clear()
+    assert "assets" not in str(hub_spec(MODEL, dummy_weights=False).folder)
+    assert hub.fetched == []
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_an_index_that_is_stale_is_read_all_the_same(
+    hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(tower_download, "LARGE_BYTES", large)
+    places = json.loads((folder / INDEX).read_text())["weight_map"]
+    places |= dict.fromkeys(list(TOWER)[:1], "a.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    spec = hub_spec(MODEL, dummy_weights=False)
+    assert all(np.array_equal(found, TOWER[name]) for name, found in tower_of(spec).items())
+
+
+@pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_disk_that_takes_no_more_is_said_with_its_place(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, number: int, has_ranges: bool
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    hub.has_ranges = has_ranges
+    monkeypatch.setattr("foveal.families.hub.fetch" if has_ranges else "huggingface_hub.snapshot_download", full)
+    with pytest.raises(ConfigurationError, match=r"the disk of the cache|the cache .* cannot be written"):
+        hub_spec(MODEL, dummy_weights=False)
 
 
 def test_random_weights_need_the_small_files_alone(hub: FakeHub) -> None:
@@ -70,7 +179,7 @@ def test_random_weights_need_the_small_files_alone(hub: FakeHub) -> None:
 
 
 def test_a_whole_file_wins_over_the_shards_beside_it(hub: FakeHub, folder: Path) -> None:
-    save_file(TOWER, folder / WHOLE)
+    save_file({name: tensor + 5 for name, tensor in TOWER.items()}, folder / WHOLE)
     hub_spec(MODEL, dummy_weights=False)
     assert hub.files == sorted([*SMALL, WHOLE])
 
