@@ -36,6 +36,9 @@ class Settings(BaseModel):
     _sources: Sources = PrivateAttr(default_factory=Sources)
 
     model: str = Field("builtin:tiny", description="checkpoint folder, hub id or builtin:NAME")
+    revision: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="branch, tag or commit of a hub id; default: its main branch"
+    )
     served_model_name: str | None = Field(None, description="name in answers; default: the model's own")
     load_format: Literal["auto", "dummy"] = Field("auto", description="dummy: random weights for any config")
     host: Host = Field("127.0.0.1", description="address to listen on; 0.0.0.0: all of IPv4, ::: all of both families")

@@ -71,6 +71,10 @@ def _spec_now(settings: Settings) -> ModelSpec | None:
     """The spec of a local or built-in model; None for a hub id, which is fetched while `/live` answers."""
     if is_hub_id(settings.model):
         return None
+    if settings.revision is not None:
+        raise ConfigurationError(
+            f"--revision {settings.revision} is for models of a hub, and --model {settings.model} is none: leave it out"
+        )
     spec = local_spec(settings.model, settings.load_format == "dummy", settings.served_model_name)
     check(settings, spec)
     check_model(settings, spec)
@@ -195,8 +199,8 @@ class _Run:
             settings = self._server.settings
             self._server.waits_for = f"fetching {settings.model} from the hub"
             log.info("fetching model", extra={"model": settings.model})
-            dummy = settings.load_format == "dummy"
-            self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, settings.served_model_name)
+            dummy, name = settings.load_format == "dummy", settings.served_model_name
+            self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, name, settings.revision)
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
         check_model(self._server.settings, self._spec)
         for warning in warnings_of(self._spec):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from foveal.errors import ConfigurationError
 from foveal.families import clip, dinov2, qwen2_vl, qwen3_vl, siglip, siglip2_naflex
-from foveal.families.checkpoint import PROCESSOR_FILES, Checkpoint, open_checkpoint
+from foveal.families.checkpoint import Checkpoint, open_checkpoint
+from foveal.families.explain import unknown_type
+from foveal.families.hub import Repository
+from foveal.families.listing import LISTING
 from foveal.families.spec import ModelSpec
+from foveal.families.weights_at_start import check_weights
 
 ReadSpec = Callable[[str, Checkpoint], ModelSpec]
 _READERS: tuple[tuple[tuple[str, ...], ReadSpec], ...] = (
@@ -26,12 +31,11 @@ _READERS: tuple[tuple[tuple[str, ...], ReadSpec], ...] = (
 )
 FAMILIES: dict[str, ReadSpec] = {model_type: read for model_types, read in _READERS for model_type in model_types}
 """By `model_type` of config.json."""
-_SMALL_FILES = ["config.json", *PROCESSOR_FILES]
-_WEIGHT_FILES = ["*.safetensors", "*.safetensors.index.json"]
 _WRONG_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What a value of the wrong kind ends in where no check of ours names it: the files are a stranger's."""
 _BUILTIN = "builtin:"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_ADDRESS = re.compile(r"(?:https?://[^/]+/|hf://)([\w.-]+/[\w.-]+)")
 
 
 def builtins() -> list[str]:
@@ -46,7 +50,7 @@ def is_hub_id(model: str) -> bool:
 
 
 def local_spec(model: str, dummy_weights: bool, served_name: str | None = None) -> ModelSpec:
-    """The spec of a built-in or a local folder. Reads small files only."""
+    """The spec of a built-in or a local folder. Reads small files, and of weights which there are."""
     if model.startswith(_BUILTIN):
         name = model.removeprefix(_BUILTIN)
         if name not in builtins():
@@ -54,32 +58,48 @@ def local_spec(model: str, dummy_weights: bool, served_name: str | None = None) 
         checkpoint = open_checkpoint(_builtin_root() / name, dummy_weights=True)
         return spec_of(served_name or model, checkpoint)
     folder = Path(model).expanduser()
-    if not folder.is_dir():
-        raise ConfigurationError(f"--model {model}: there is no such folder, hub id or built-in model")
-    return spec_of(served_name or folder.resolve().name, open_checkpoint(folder.resolve(), dummy_weights))
+    if not model or not folder.is_dir():
+        raise ConfigurationError(f"--model {model}: {_no_folder(model, folder)}")
+    checkpoint = open_checkpoint(folder.resolve(), dummy_weights)
+    spec = spec_of(served_name or folder.resolve().name, checkpoint)
+    if not dummy_weights:
+        check_weights(checkpoint, spec.tower.names)
+    return spec
 
 
-def hub_spec(model: str, dummy_weights: bool, served_name: str | None = None) -> ModelSpec:
-    """Download a hub id (blocking; offline variables of huggingface_hub are respected) and read its spec."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _no_folder(model: str, folder: Path) -> str:
+    """What else a name is that is neither a folder, a hub id nor a built-in."""
+    address = _ADDRESS.match(model)
+    if address:
+        return f"give the hub id alone: --model {address[1]}"
+    if folder.is_file():
+        return f"this is a file: give the folder that it lies in, --model {folder.parent}"
+    if "@" in model and _HUB_ID.fullmatch(model.partition("@")[0]):
+        return f"a revision is given apart: --model {model.partition('@')[0]} --revision {model.partition('@')[2]}"
+    return "there is no such folder, hub id or built-in model"
 
-    wanted = _SMALL_FILES if dummy_weights else _SMALL_FILES + _WEIGHT_FILES
-    try:
-        folder = Path(snapshot_download(model, allow_patterns=wanted))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigurationError(f"--model {model}: the hub gave no such model: {reason}") from None
-    return spec_of(served_name or model, open_checkpoint(folder, dummy_weights, revision=folder.name))
+
+def hub_spec(model: str, dummy_weights: bool, served_name: str | None = None, revision: str | None = None) -> ModelSpec:
+    """The spec of a hub id: fetches its small files, then the weights of its tower alone.
+
+    Blocks; offline variables of huggingface_hub are respected. Raises ConfigurationError.
+    """
+    repository = Repository(model, revision)
+    folder = repository.small_files()
+    checkpoint = open_checkpoint(folder, dummy_weights, revision=folder.name)
+    spec = spec_of(served_name or model, checkpoint)
+    if dummy_weights:
+        return spec
+    folder = repository.weights(checkpoint, spec.tower.names)
+    check_weights(replace(checkpoint, folder=folder), spec.tower.names)
+    return replace(spec, folder=folder)
 
 
 def spec_of(name: str, checkpoint: Checkpoint) -> ModelSpec:
     """Let the family that config.json names read the rest."""
     model_type = checkpoint.config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ConfigurationError(
-            f"{checkpoint.folder} is a {model_type!r} checkpoint; known families: {', '.join(sorted(FAMILIES))}"
-        )
+        raise unknown_type(str(checkpoint.folder), checkpoint.config, [family.name for family in LISTING])
     try:
         return FAMILIES[model_type](name, checkpoint)
     except _WRONG_KIND as error:

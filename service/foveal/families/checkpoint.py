@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from foveal.errors import ConfigurationError
+from foveal.families.explain import CONFIG, names_in, no_config
 from foveal.families.fingerprint import fingerprint
+from foveal.families.weight_files import refuse_pointer
 from foveal.types import DType
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -40,7 +42,9 @@ class Checkpoint:
 
 def open_checkpoint(folder: Path, dummy_weights: bool, revision: str | None = None) -> Checkpoint:
     """Read the folder's JSON files; raises ConfigurationError when one is missing or is no JSON object."""
-    config = _read(folder / "config.json")
+    if not (folder / CONFIG).exists():
+        raise no_config(str(folder), names_in(folder))
+    config = _read(folder / CONFIG)
     processor, file = _read_processor(folder)
     return Checkpoint(folder, config, processor, file, revision or fingerprint(folder), dummy_weights)
 
@@ -52,19 +56,37 @@ def _read_processor(folder: Path) -> tuple[dict[str, Any], str]:
         section = _read(folder / nested).get("image_processor")
         if isinstance(section, dict):
             return section, nested
+    if not (folder / whole).exists():
+        has = f"{nested} has no image_processor" if (folder / nested).exists() else f"there is no {nested} either"
+        raise ConfigurationError(
+            f"{folder / whole} is missing, and {has}: one of them says how pictures are resized and normalised, and "
+            "guesses would give other embeddings; copy it from the model that this one was made of (transformers: "
+            "AutoImageProcessor.from_pretrained(BASE).save_pretrained(FOLDER))"
+        )
     return _read(folder / whole), whole
 
 
 def _read(path: Path) -> dict[str, Any]:
+    refuse_pointer(path)
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path} is missing: --model wants a Hugging Face checkpoint folder") from None
+        content = path.read_bytes()
+        value = json.loads(content)
     except (ValueError, OSError, RecursionError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+        raise ConfigurationError(f"{path} cannot be read: {error}{_likely(path)}") from None
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} is no JSON object")
+        raise ConfigurationError(f"{path} is no JSON object, as which transformers saves it: fetch it again")
     return value
+
+
+def _likely(path: Path) -> str:
+    """Why a file is no JSON, where its first bytes tell."""
+    try:
+        start = path.read_bytes()[:16].lstrip()
+    except OSError:
+        return ""
+    if not start:
+        return "; it is empty: was a download cut? Fetch it again"
+    return "; it is a web page: was a login needed? Fetch it again" if start.startswith(b"<") else "; fetch it again"
 
 
 def dtype_of(checkpoint: Checkpoint) -> DType:
@@ -75,6 +97,7 @@ def dtype_of(checkpoint: Checkpoint) -> DType:
     nested = [owner.get(part) or {} for part in ("text_config", "vision_config") for owner in owners]
     places = [*owners, *nested]
     found = next((p[k] for p in places for k in ("dtype", "torch_dtype") if p.get(k)), "float32")
+    found = str(found).removeprefix("torch.")
     if found not in get_args(DType):
         raise ConfigurationError(f"{checkpoint.folder}/config.json has dtype {found!r}; known: {get_args(DType)}")
     return cast(DType, found)

@@ -7,8 +7,10 @@ normalising; without a projection (CLIPVisionModel) it is `pooler_output`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from foveal.errors import ConfigurationError
 from foveal.families.checkpoint import Checkpoint
 from foveal.families.making import make_spec, same_grid
 from foveal.families.processor import fixed_rule, processor_class
@@ -54,6 +56,7 @@ _SOURCES: Sources = ENCODER_SOURCES | {
 
 def read_spec(name: str, checkpoint: Checkpoint) -> ModelSpec:
     """The spec of a CLIP checkpoint; raises ConfigurationError where its files lack something or disagree."""
+    checkpoint = _with_older_section(checkpoint)
     vision = vision_section(checkpoint, _DEFAULTS, alone="num_hidden_layers")
     patch_size, image_size = vision.integer("patch_size"), vision.integer("image_size")
     rule = fixed_rule(checkpoint, processor_class(checkpoint, ("CLIP", "ViT", "Siglip", "Bit")), patch_size, 1)
@@ -82,6 +85,18 @@ def read_spec(name: str, checkpoint: Checkpoint) -> ModelSpec:
         "pooled": pooled,
     }
     return make_spec(name, checkpoint, "clip", rule, tower, "pooled", meaning)
+
+
+def _with_older_section(checkpoint: Checkpoint) -> Checkpoint:
+    """First files have `vision_config_dict`: where there is one it wins, also with its class's defaults."""
+    older = checkpoint.config.get("vision_config_dict")
+    if older is None:
+        return checkpoint
+    newer = checkpoint.config.get("vision_config") or {}
+    if not isinstance(older, dict) or not isinstance(newer, dict):
+        raise ConfigurationError(f"{checkpoint.folder}/config.json: vision_config_dict is no JSON object")
+    rest = {key: value for key, value in newer.items() if key not in (*_DEFAULTS, "num_channels")}
+    return replace(checkpoint, config=checkpoint.config | {"vision_config": rest | older})
 
 
 def _projection(checkpoint: Checkpoint, vision: Section) -> int:

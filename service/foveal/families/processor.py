@@ -2,7 +2,8 @@
 
 Mean, deviation, sizes and interpolation come from the file; what it lacks is an error. Only switches that older files
 do not know (do_resize, do_rescale, rescale_factor, do_normalize, do_center_crop) are read as transformers reads their
-absence: by the processor class that the file names, the classes agreeing on all but the crop.
+absence: by the processor class that the file names, the classes agreeing on all but the crop. Null is not absence: it
+means off, as there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 """By Pillow's numbers, which the files use."""
 CROPS = {"CLIP": True, "Bit": True, "Siglip": False, "ViT": False}
 """Processors of one-size towers, and whether they cut out the middle where a file does not say."""
+_SQUARE = 224
+"""What `use_square_size` stands for, whatever `size` says."""
 _PIXELS_IN_ONE = 255.0
 MAX_WHOLE = 1 << 31
 """More pixels than any picture has."""
@@ -54,7 +57,7 @@ def normalisation(checkpoint: Checkpoint) -> tuple[Channels, Channels]:
 def interpolation(checkpoint: Checkpoint, default: Interpolation | None = None) -> Interpolation:
     """What resizes pictures; raises ConfigurationError for others than bilinear and bicubic."""
     found = checkpoint.processor.get("resample")
-    if found is None and default is not None:
+    if "resample" not in checkpoint.processor and default is not None:
         return default
     if found is None:
         raise checkpoint.refuse_processor("has no 'resample'")
@@ -76,7 +79,11 @@ def fixed_rule(checkpoint: Checkpoint, stem: str, patch_size: int, prefix_rows: 
     crops = _flag(checkpoint, "do_center_crop", CROPS[stem])
     crop = _sides(checkpoint, "crop_size", _without_nulls(checkpoint.processor.get("crop_size"))) if crops else None
     size = _without_nulls(checkpoint.processor.get("size"))
-    if isinstance(size, int) and stem != "ViT":
+    if stem == "CLIP" and _flag(checkpoint, "use_square_size", False):
+        size = {"height": _SQUARE, "width": _SQUARE}
+    if _flag(checkpoint, "do_pad", False) and checkpoint.processor.get("pad_size") is not None:
+        raise checkpoint.refuse_processor("pads pictures to pad_size, which is not served; set do_pad to false")
+    if isinstance(size, int) and not _flag(checkpoint, "default_to_square", stem == "ViT"):
         size = {"shortest_edge": size}
     if isinstance(size, dict) and size.keys() == {"shortest_edge"}:
         edge = _whole(checkpoint, "size.shortest_edge", size["shortest_edge"], MAX_EDGE)
@@ -93,18 +100,30 @@ def fixed_rule(checkpoint: Checkpoint, stem: str, patch_size: int, prefix_rows: 
 
 
 def pixel_bounds(checkpoint: Checkpoint) -> tuple[int, int]:
-    """Smallest and largest area in pixels, as either generation of the Qwen-VL processors' files names them."""
+    """Smallest and largest area in pixels, as any generation of the Qwen-VL processors' files names them.
+
+    As in transformers, `min_pixels` and `max_pixels` outside of `size` win over what is in it.
+    """
+    least, most = _bound(checkpoint, "min_pixels", "shortest_edge"), _bound(checkpoint, "max_pixels", "longest_edge")
+    if least > most:
+        raise checkpoint.refuse_processor(f"has pixel limits from {least} to {most}: the lower one is above the other")
+    return least, most
+
+
+def _bound(checkpoint: Checkpoint, older: str, newer: str) -> int:
     processor = checkpoint.processor
+    if processor.get(older) is not None:
+        return _whole(checkpoint, older, processor[older])
     size = processor.get("size")
-    bounds: list[int] = []
-    for older, newer in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        found = processor.get(older)
-        if found is None and isinstance(size, dict):
-            found = size.get(newer)
-        if found is None:
-            raise checkpoint.refuse_processor("names no pixel limits (size or min_pixels, max_pixels)")
-        bounds.append(_whole(checkpoint, older, found))
-    return bounds[0], bounds[1]
+    inside = {key: size[key] for key in (newer, older) if size.get(key) is not None} if isinstance(size, dict) else {}
+    if not inside:
+        raise checkpoint.refuse_processor(
+            f"names no pixel limits, or not both: {older} is missing, also as size.{newer} and size.{older}; write it "
+            "in (transformers takes its class's own, which other versions may change)"
+        )
+    if len(set(map(str, inside.values()))) > 1:
+        raise checkpoint.refuse_processor(f"contradicts itself in size: {inside}; take one away")
+    return _whole(checkpoint, f"size.{next(iter(inside))}", next(iter(inside.values())))
 
 
 def max_patches(checkpoint: Checkpoint) -> int:
@@ -139,23 +158,26 @@ def _whole(checkpoint: Checkpoint, key: str, value: Any, most: int = MAX_WHOLE) 
 
 
 def _flag(checkpoint: Checkpoint, key: str, default: bool) -> bool:
-    found = checkpoint.processor.get(key)
+    """A switch; the default is for absence: null means off, in transformers too."""
+    found = checkpoint.processor.get(key, default)
     if not isinstance(found, bool | None):
         raise checkpoint.refuse_processor(f"has {key} {found!r}, neither true nor false")
-    return default if found is None else found
+    return bool(found)
 
 
 def _number(checkpoint: Checkpoint, key: str, default: float) -> float:
-    found = checkpoint.processor.get(key)
-    if found is None:
-        return default
-    return _finite(checkpoint, key, found, above=0.0)
+    return _finite(checkpoint, key, checkpoint.processor.get(key, default), above=0.0)
 
 
 def _channels(checkpoint: Checkpoint, key: str) -> Channels:
     values = checkpoint.processor.get(key)
+    if isinstance(values, int | float):
+        values = [values] * 3  # one for all channels
     if not isinstance(values, list) or len(values) != 3:
-        raise checkpoint.refuse_processor(f"has no {key!r} of three numbers")
+        raise checkpoint.refuse_processor(
+            f"has no {key!r} of three numbers, which decides all embeddings: copy it from the model that this one was "
+            "made of"
+        )
     above = 0.0 if key == "image_std" else -MAX_NUMBER
     numbers = [_finite(checkpoint, key, value, above) for value in values]
     return numbers[0], numbers[1], numbers[2]

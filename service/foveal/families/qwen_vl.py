@@ -43,7 +43,7 @@ def rope_theta(vision: Section) -> float:
 
 def qwen_spec(name: str, checkpoint: Checkpoint, family: str, tower: TowerPlan) -> ModelSpec:
     """The spec of a Qwen-VL checkpoint; raises ConfigurationError where its files lack something or disagree."""
-    processor_class(checkpoint, ("Qwen2VL", "Qwen2_5_VL"))
+    processor_class(checkpoint, ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL"))
     needs_resize(checkpoint)
     _agree(checkpoint, tower.patch_size, tower.merge_size)
     rule = SmartResize(

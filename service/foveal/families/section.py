@@ -19,6 +19,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
 }
 """transformers' names of what the tower computes."""
+_ALONE = ("_vision", "_vision_model", "_vision_encoder")
+"""How the types of towers that are saved alone end; older files have the whole model's type there."""
 _CHANNEL_KEYS = ("num_channels", "in_channels", "in_chans")
 
 
@@ -85,18 +87,21 @@ class Section:
 
 
 def vision_section(checkpoint: Checkpoint, defaults: Mapping[str, Any], alone: str) -> Section:
-    """The nested `vision_config`, or the whole config of a tower saved alone, told by its key `alone`.
+    """The nested `vision_config`, or the whole config of a tower saved alone, told by its key `alone` or its type.
 
-    Raises ConfigurationError where neither is there, and for pictures without three channels.
+    One that is left out has its class's defaults throughout, as in transformers. Raises ConfigurationError for a value
+    of another kind, and for pictures without three channels.
     """
     where = f"{checkpoint.folder}/config.json"
     config = checkpoint.config
     owner = config.get("thinker_config") or config
     values, place = owner.get("vision_config"), f"{where}, vision_config"
-    if values is None and alone in config:
+    if values is None and (alone in config or str(config.get("model_type")).endswith(_ALONE)):
         values, place = config, where
+    if values is None:
+        values = {}
     if not isinstance(values, dict):
-        raise ConfigurationError(f"{where} has no 'vision_config'")
+        raise ConfigurationError(f"{place} is {values!r}, no JSON object")
     section = Section(place, values, defaults)
     channels = {key: values[key] for key in _CHANNEL_KEYS if values.get(key, 3) != 3}
     if channels:

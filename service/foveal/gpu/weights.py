@@ -7,7 +7,6 @@ know is refused: half-loaded weights would give embeddings that look right.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from foveal.errors import ConfigurationError
 from foveal.families.tower_plan import Names
+from foveal.families.weight_files import prefix_of, tower_tensors
+from foveal.families.weights_at_start import weight_places
 
 MAX_NAMED = 3
 Tensors = dict[str, torch.Tensor]
@@ -25,8 +26,9 @@ Tensors = dict[str, torch.Tensor]
 
 def read_weights(folder: Path, wanted: Mapping[str, torch.Size], names: Names) -> Tensors:
     """The wanted tensors by the tower's names; raises ConfigurationError when they are not all there."""
-    places = _places(folder)
-    prefix = next((p for p in names.prefixes if any(name.startswith(p) for name in places)), names.prefixes[-1])
+    places = weight_places(folder, names)
+    tower_tensors(str(folder), places, names)
+    prefix = prefix_of(places, names)
     sources = {name: [_full(source, prefix) for source in sources_of(name, names)] for name in wanted}
     needed = {source for joined in sources.values() for source in joined}
     found = _read({name: places[name] for name in places if name in needed})
@@ -84,35 +86,6 @@ def _rows(part: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
     if part.shape == shape[1:] and len(shape) > 1:
         part = part[None]
     return part if part.dim() == len(shape) and part.shape[1:] == shape[1:] else None
-
-
-def _places(folder: Path) -> dict[str, Path]:
-    """The file that each tensor is in."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.exists():
-        return {name: folder / file for name, file in _read_index(index).items()}
-    if single.exists():
-        return dict.fromkeys(_names(single), single)
-    raise ConfigurationError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    try:
-        places = json.loads(path.read_bytes())["weight_map"]
-        # a shard lies beside its index: what points elsewhere was not written by a checkpoint's author
-        if all(Path(file).name == file for file in places.values()):
-            return dict(places)
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {type(error).__name__} {error}") from None
-    raise ConfigurationError(f"{path} names a file outside its folder")
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except (SafetensorError, OSError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
 
 
 def _read(places: Mapping[str, Path]) -> Tensors:

@@ -50,7 +50,7 @@ def test_older_processor_files_name_their_limits_otherwise(folder: Path) -> None
     ("file", "values", "words"),
     [
         ("config.json", {"model_type": "llama"}, "known families"),
-        ("config.json", {"vision_config": None}, "vision_config"),
+        ("config.json", {"vision_config": 3}, "vision_config is 3, no JSON object"),
         ("config.json", {"dtype": "int4"}, "int4"),
         ("preprocessor_config.json", {"image_mean": None}, "image_mean"),
         ("preprocessor_config.json", {"size": None}, "pixel limits"),
