@@ -18,11 +18,11 @@ import httpx
 
 from foveal_client._ec.memory import TENSOR, MemoryFile
 from foveal_client._ec.settings import PickupSettings
-from foveal_client._ec.waiting import WaitingThreads
 from foveal_client._errors import InvalidResponse
 from foveal_client._handover import Grid, InvalidEmbedding, validate_embedding, validate_grid
 from foveal_client._requests import timeout_header
 from foveal_client._retry import Clock
+from foveal_client._waiting import WaitingThreads
 
 FILE = "encoder_cache.safetensors"
 CONNECT_SECONDS = 5.0
