@@ -33,6 +33,7 @@ async def test_pictures_for_another_model_are_refused_and_text_passes(handover: 
         assert shown["up"] and not shown["takes_embeddings"] and "builtin:tiny" in shown["problem"]
         assert shown["models"] == ["Qwen/Qwen3-VL-8B-Instruct"]
         assert (await running.http.get("/ready")).status_code == 200
+        assert await running.ended(3) == {"unreachable": 2, "answered": 1}
 
 
 async def test_llm_model_says_that_it_is_the_same_under_another_name() -> None:

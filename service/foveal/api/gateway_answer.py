@@ -59,7 +59,7 @@ class Outcome:
     def _kind_of(self, error: BaseException | None) -> str:
         if isinstance(error, ClientDisconnect | asyncio.CancelledError):
             return "gone"
-        if self._is_asking and isinstance(error, Unavailable):
+        if isinstance(error, Unavailable) and (self._is_asking or not error.retryable):  # none that may be asked
             return "unreachable"
         if self._is_asking and isinstance(error, DeadlineExceeded):
             return "slow"

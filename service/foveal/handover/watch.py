@@ -58,16 +58,19 @@ class Watch:
 
         Raises InvalidRequest for a model that is listed beside the one whose pictures are encoded here.
         """
-        async with self._looking[upstream]:
-            if not upstream.is_checked:
-                await self._look(
-                    upstream, self._key or [each for each in headers if each[0].lower() == b"authorization"]
-                )
+        if not upstream.is_checked:
+            await self._look_once(upstream, headers)
         if model in upstream.match.others:
             raise InvalidRequest(
                 f"{model!r} is another model than the one that pictures are encoded for here; it takes text alone",
                 param="model",
             )
+
+    async def _look_once(self, upstream: Upstream, headers: Sequence[Header]) -> None:
+        async with self._looking[upstream]:
+            if not upstream.is_checked:  # another may have looked meanwhile
+                own = [each for each in headers if each[0].lower() == b"authorization"]
+                await self._look(upstream, self._key or own)
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:

@@ -224,6 +224,20 @@ async def test_many_callers_look_once() -> None:
         assert len(llm.looks) == 1
 
 
+async def test_pictures_for_a_server_that_is_known_do_not_wait_for_a_look() -> None:
+    async def never(sent: Sent, writer: Writer) -> None:
+        await sent.gone.wait()
+
+    async with fake_llm() as llm:
+        it = watched(llm.url)
+        await it.look()
+        llm.look = never
+        async with running(it.watch):
+            await until(lambda: len(llm.looks) == 2)
+            await it.look()
+            assert llm.num_open == 1  # the look goes on
+
+
 async def test_a_model_that_is_listed_beside_the_right_one_takes_no_pictures() -> None:
     async with fake_llm() as llm:
         llm.look = lists({"id": "builtin:tiny"}, {"id": "text-only"})
