@@ -97,17 +97,18 @@ class Fetcher:
     async def _look(self, need: Need, deadline: float) -> tuple[MemoryFile | None, str]:
         """The file from the first place that has it, or why none has. Raises PickupFailed for what is there and wrong.
 
-        Each place has its own patience, so that one that says nothing leaves time for the next.
+        Each place has its own share of what is left, so that one that says nothing leaves time for the next.
         """
         reasons = []
+        num_places = len(self._settings.urls)
         if self._settings.folder is not None:
-            patience = self._left(deadline) / (2 if self._settings.urls else 1)
+            patience = self._left(deadline) / (num_places + 1)
             found, why_not = await _within(patience, self._from_folder(need, self._settings.folder))
             if found is not None:
                 return found, ""
             reasons.append(f"{self._settings.folder}: {why_not}")
-        for url in self._settings.urls:
-            patience = self._left(deadline)
+        for number, url in enumerate(self._settings.urls):
+            patience = self._left(deadline) / (num_places - number)
             found, why_not = await _within(patience, self._from_server(need, url, patience))
             if found is not None:
                 return found, ""

@@ -302,6 +302,20 @@ async def test_a_folder_that_hangs_leaves_time_for_the_server(tmp_path: Path, mo
         stuck.release.set()
 
 
+async def test_a_server_that_is_silent_leaves_time_for_the_next(time: Any) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "one":
+            await asyncio.Event().wait()
+        return httpx.Response(200, content=file_of())
+
+    moments = iter([0.0, 599.99])
+    clock = Clock(now=lambda: next(moments, 0.0))
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        fetcher = Fetcher(settings_of(url="http://one,http://two", timeout_seconds=600), http, clock)
+        assert (await fetcher.fetch(NEED)).num_bytes == len(file_of())
+        fetcher.close()
+
+
 def test_what_is_sealed_takes_no_writing_map_and_no_other_size(tmp_path: Path) -> None:
     file = MemoryFile(100)
     file.write(b"12", b"", b"34")
