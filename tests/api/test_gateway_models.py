@@ -17,12 +17,13 @@ async def lists_qwen(sent: Sent, writer: Writer) -> None:
     writer.write(listing({"id": "Qwen/Qwen3-VL-8B-Instruct", "root": "Qwen/Qwen3-VL-8B-Instruct", "parent": None}))
 
 
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-VL-8B-Instruct", "builtin:tiny"])
 @pytest.mark.parametrize("handover", ["parts", "keys"])
-async def test_pictures_for_another_model_are_refused_and_text_passes(handover: str) -> None:
+async def test_pictures_for_another_model_are_refused_and_text_passes(handover: str, model: str) -> None:
     async with fake_llm() as llm, gateway(llm.url, llm_handover=handover) as running:
         llm.look = lists_qwen
         for _ in range(2):
-            answer = await running.http.post(CHAT, json=chat(image_part(picture())))
+            answer = await running.http.post(CHAT, json=chat(image_part(picture())) | {"model": model})
             error = answer.json()["error"]
             assert (answer.status_code, error["code"], error["retryable"]) == (503, "unavailable", False)
             assert "Qwen/Qwen3-VL-8B-Instruct" in error["message"] and "--llm-model" in error["message"]

@@ -60,7 +60,7 @@ class Watch:
         """
         if not upstream.is_checked:
             await self._look_once(upstream, headers)
-        if model in upstream.match.others:
+        if model in upstream.match.others and not upstream.refusal:
             raise InvalidRequest(
                 f"{model!r} is another model than the one that pictures are encoded for here; it takes text alone",
                 param="model",
@@ -74,8 +74,11 @@ class Watch:
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:
-            async with self._looking[upstream]:
-                await self._look(upstream, self._key)
+            try:
+                async with self._looking[upstream]:
+                    await self._look(upstream, self._key)
+            except Exception:  # the other servers are looked at all the same, and this one next time
+                log.exception("an LLM server could not be looked at: this is a bug", extra={"upstream": upstream.name})
             await self._sleep(self.pause(upstream))
 
     def pause(self, upstream: Upstream) -> float:
@@ -113,7 +116,7 @@ class Watch:
             return self._unknown(upstream, f"GET /v1/models is answered {status}")
         try:
             listed = msgspec.json.decode(body, type=ModelList).data
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._unknown(upstream, f"its /v1/models cannot be read: {error}")
         found = match(expected, listed)
         refusal = found.why_not or await self._width(expected, found.root)

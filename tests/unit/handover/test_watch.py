@@ -186,8 +186,10 @@ async def test_of_several_the_right_ones_are_asked() -> None:
         (answers(200, b"hello"), "cannot be read"),
         (answers(200, b'{"models": []}'), "cannot be read"),
         (answers(200, b'{"data": [{"id": 7}]}'), "cannot be read"),
+        (answers(200, b'{"data": [{"id": "\xff"}]}'), "cannot be read"),
+        (answers(200, b"[" * 100_000), "cannot be read"),
     ],
-    ids=["no route", "no JSON", "no list", "no name"],
+    ids=["no route", "no JSON", "no list", "no name", "no UTF-8", "too deep"],
 )
 async def test_one_that_does_not_say_what_it_serves_is_believed_with_a_remark(answer: Any, remark: str) -> None:
     async with fake_llm() as llm:
