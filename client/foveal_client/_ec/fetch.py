@@ -62,7 +62,7 @@ class Need:
 
 
 class Fetcher:
-    """Fetches on the loop that its coroutines run on; at most `max_connections` transfers at one time.
+    """Fetches on the loop that its coroutines run on.
 
     What may wait in the kernel is left to threads, and nobody waits for those longer than the timeout.
     """
