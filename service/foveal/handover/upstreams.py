@@ -51,6 +51,8 @@ class Upstream:
     """What it serves is known, since it was last reached anew."""
     match: Match = field(default_factory=Match)
     """What it said that it serves."""
+    refused_keys: set[bytes] = field(default_factory=set, repr=False)
+    """Headers with which it shows nothing: nobody waits for that a second time."""
     refusal: str = ""
     """Why it gets no embeddings; empty: it does."""
     remark: str = ""
@@ -137,6 +139,7 @@ class Upstreams:
         """It cannot be connected to, or took nothing of a request: pass it over for a while."""
         upstream.num_failures += 1
         upstream.is_checked, upstream.refusal = False, ""  # what comes back may be another
+        upstream.refused_keys.clear()
         away = min(FIRST_AWAY_SECONDS * 2 ** min(upstream.num_failures - 1, 16), MAX_AWAY_SECONDS)
         upstream.back_at = self.now() + away
         self.metrics.gateway_upstream_up.labels(upstream.name).set(0)

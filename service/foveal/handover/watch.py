@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 PERIOD_SECONDS = 10.0
 SPREAD = 0.2
 """Of a pause, at random: several gateways before one server shall not ask in step."""
+MAX_REFUSED_KEYS = 256
 LAST_WITHOUT_DEEPSTACK = (0, 33)
 """Of the versions of vLLM that were looked at, the newest that forgets deepstack where it loads no tower."""
 _NO_PICTURE = "data:image/png;base64,AAAA"
@@ -68,9 +69,10 @@ class Watch:
 
     async def _look_once(self, upstream: Upstream, headers: Sequence[Header]) -> None:
         async with self._looking[upstream]:
-            if not upstream.is_checked:  # another may have looked meanwhile
-                own = [each for each in headers if each[0].lower() == b"authorization"]
-                await self._look(upstream, self._key or own)
+            key = self._key or [each for each in headers if each[0].lower() == b"authorization"]
+            is_refused = bool(key) and all(value in upstream.refused_keys for _, value in key)
+            if not upstream.is_checked and not is_refused:  # another may have looked meanwhile
+                await self._look(upstream, key)
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:
@@ -94,10 +96,10 @@ class Watch:
         except OSError as error:
             self._upstreams.unreached(upstream, error)
         except Silent as error:
-            self._upstreams.silent(upstream, str(error))
+            self._silent(upstream, str(error))
         else:
             if status >= 500:
-                self._upstreams.silent(upstream, f"GET /v1/models: {status}")
+                self._silent(upstream, f"it is answered {status}")
                 return
             self._upstreams.reached(upstream)
             if (expected := self._expected()) is not None:
@@ -109,6 +111,9 @@ class Watch:
         """Compare what it serves. What does not say is believed, with a remark: many a proxy has no list."""
         if status in (401, 403):
             # Not looked at: a caller with the right key may come, and what one showed is not forgotten here.
+            if len(upstream.refused_keys) >= MAX_REFUSED_KEYS:
+                upstream.refused_keys.clear()
+            upstream.refused_keys.update(value for _, value in key)
             if not upstream.is_checked:
                 upstream.remark = f"GET /v1/models is answered {status}: set --llm-api-key to have its model compared"
             return None
@@ -125,8 +130,14 @@ class Watch:
             refusal, remark = await self._deepstack(upstream, found.model, key)
         return self._upstreams.found(upstream, found, refusal, remark)
 
+    def _silent(self, upstream: Upstream, why: str) -> None:
+        """No caller waits for it a second time: it counts as one that does not say, until a look says more."""
+        self._upstreams.silent(upstream, why)
+        if self._expected() is not None:
+            self._unknown(upstream, f"GET /v1/models: {why}")
+
     def _unknown(self, upstream: Upstream, why: str) -> None:
-        if not upstream.is_checked or not upstream.match.names:
+        if not upstream.is_checked:  # what was known stays
             self._upstreams.found(upstream, Match(), "", f"{why}: whether it serves the same model is not known")
 
     async def _width(self, expected: Expected, root: str) -> str:

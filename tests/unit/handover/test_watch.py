@@ -130,10 +130,10 @@ async def test_one_that_connects_and_does_not_answer_is_down_after_two_looks_and
     async with fake_llm() as llm:
         llm.look = answer
         it = watched(llm.url)
-        for count in range(1, MAX_SILENT + 1):
-            assert it.shown["up"]
-            await it.look()
-            assert it.one.num_silent == count
+        await it.look()
+        assert it.shown["up"] and it.one.is_checked and "is not known" in it.shown["problem"]
+        async with running(it.watch):
+            await until(lambda: it.one.num_silent >= MAX_SILENT)
         assert not it.shown["up"] and it.gauge == 0
         assert it.upstreams.take(has_embeddings=True) is it.one
         it.upstreams.reached(it.one)
@@ -217,6 +217,30 @@ async def test_a_key_is_sent_and_without_one_the_callers_own_shows_the_models() 
         async with running(it.watch):  # without a key it learns nothing, and forgets nothing
             await until(lambda: len(it.pauses) > 2)
         assert it.one.refusal and it.shown["up"]
+
+
+async def test_a_key_that_shows_nothing_is_tried_once() -> None:
+    async with fake_llm() as llm:
+        llm.look = answers(401)
+        it = watched(llm.url)
+        for _ in range(3):
+            await it.look((b"Authorization", b"Bearer nobody"))
+        assert len(llm.looks) == 1 and not it.one.is_checked
+        llm.look = lists({"id": "another"})
+        await it.look((b"Authorization", b"Bearer somebody"))
+        assert it.one.refusal
+
+
+@pytest.mark.parametrize("answer", [answers(404), answers(503), answers(200, b"hello")], ids=["404", "503", "no JSON"])
+async def test_what_was_found_out_is_not_forgotten_when_it_falls_silent(answer: Any) -> None:
+    async with fake_llm() as llm:
+        llm.look = lists({"id": "another"})
+        it = watched(llm.url)
+        await it.look()
+        llm.look = answer
+        async with running(it.watch):
+            await until(lambda: len(it.pauses) > 2)
+        assert it.one.refusal
 
 
 async def test_many_callers_look_once() -> None:
