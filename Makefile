@@ -83,7 +83,7 @@ chaos: install  ## floods, storms, crashes and restarts on real processes, measu
 soak: install  ## an hour of mixed traffic: nothing may grow (SOAK="--seconds 300")
 	$(BIN)/python -m tests.chaos.soak $(SOAK)
 
-e2e: install  ## a real vLLM on the CPU against foveal, all ways of handing over, and faults (E2E="--families qwen3_vl")
+e2e: install  ## a real vLLM on the CPU against foveal: all ways, documented commands, faults (E2E="--families qwen3_vl")
 	$(BIN)/python -m tests.e2e $(E2E)
 
 clean:  ## remove what the targets made

@@ -49,12 +49,26 @@ async def says_hello(sent: Sent, writer: Writer) -> None:
     writer.write(whole(b'{"choices":[{"message":{"content":"hello"}}]}'))
 
 
+async def serves_tiny(sent: Sent, writer: Writer) -> None:
+    """As vLLM lists a model, under a name of its operator's."""
+    writer.write(listing({"id": "llm", "root": "builtin:tiny"}))
+
+
+def listing(*entries: dict[str, Any]) -> bytes:
+    return whole(json.dumps({"object": "list", "data": [{"object": "model", **entry} for entry in entries]}).encode())
+
+
 class FakeLlm:
-    """One server. `answer` is called with each request that has been read whole, unless `reads` is False."""
+    """One server. `answer` is called with each request that has been read whole, unless `reads` is False.
+
+    What the gateway asks for itself is answered by `look`, and is none of `requests`.
+    """
 
     def __init__(self, answer: Answer = says_hello) -> None:
         self.answer = answer
         self.reads = True
+        self.look: Answer = serves_tiny
+        self.looks: list[Sent] = []
         self.requests: list[Sent] = []
         self.num_open = 0
         self.port = 0
@@ -100,10 +114,11 @@ class FakeLlm:
         headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0))) if self.reads else b""
         sent = Sent(line, headers, body)
-        self.requests.append(sent)
+        is_look = headers.get("user-agent") == "foveal"
+        (self.looks if is_look else self.requests).append(sent)
         watcher = asyncio.create_task(self._watch(reader, sent)) if self.reads else None
         try:
-            await self.answer(sent, writer)
+            await (self.look if is_look else self.answer)(sent, writer)
             await writer.drain()
             writer.write_eof()
             await sent.gone.wait()

@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from vllm.distributed.ec_transfer.ec_connector.base import (
-    ECConnectorBase,
-    ECConnectorMetadata,
-    ECConnectorRole,
-    ECConnectorWorkerMetadata,
-)
+
+try:
+    from vllm.distributed.ec_transfer.ec_connector.base import (
+        ECConnectorBase,
+        ECConnectorMetadata,
+        ECConnectorRole,
+        ECConnectorWorkerMetadata,
+    )
+except ImportError as error:
+    raise ImportError(f"FovealConnector needs vLLM 0.32 or newer, and this one is older or none: {error}") from error
 
 from foveal_client._ec.fetch import Need
 from foveal_client._ec.memory import read_rows

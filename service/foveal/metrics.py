@@ -148,7 +148,10 @@ class Metrics:
         )
         self.gateway_open_requests = Gauge("foveal_gateway_open_requests", "Open at the LLM servers", registry=r)
         self.gateway_upstream_up = Gauge(
-            "foveal_gateway_upstream_up", "0 while an LLM server is passed over", ["upstream"], registry=r
+            "foveal_gateway_upstream_up",
+            "0 while an LLM server cannot be reached, or does not answer",
+            ["upstream"],
+            registry=r,
         )
         self.gateway_ejections = Counter(
             "foveal_gateway_ejections", "Times that an LLM server could not be reached", ["upstream"], registry=r

@@ -108,6 +108,9 @@ class Settings(BaseModel):
     llm_handover: Literal["parts", "keys"] = Field(
         "parts", description="parts: embeddings inside of requests; keys: names by which the LLM server fetches them"
     )
+    llm_model: Annotated[str | None, Field(min_length=1)] = Field(
+        None, description="name of the LLM servers' model where it differs from the one served here; default: the same"
+    )
     llm_api_key: BearerKey | None = Field(None, description="bearer key for the LLM servers; default: the caller's own")
     llm_timeout_seconds: float = Field(600.0, gt=0, description="longest silence of an LLM server within an answer")
     llm_max_requests: Count = Field(1024, description="requests open at the LLM servers; more are told to wait")

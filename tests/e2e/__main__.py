@@ -11,17 +11,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path as FilePath
 
+from tests.e2e.asking import Said, ask
 from tests.e2e.checkpoints import FAMILIES
+from tests.e2e.commands import scenes
+from tests.e2e.documented import documented
 from tests.e2e.environment import python_of
 from tests.e2e.faults import Scene, provoke
 from tests.e2e.measure import measure, transports
 from tests.e2e.paths import Path, Row, by_key, compare, embedded, zeroed
-from tests.e2e.pictures import as_urls
+from tests.e2e.pictures import CONVERSATIONS, as_urls, messages
 from tests.e2e.servers import Server, foveal, free_port, vllm
 
-CONFIGURATIONS = ("parts", "example", "connector")
+CONFIGURATIONS = ("parts", "example", "connector", "documented")
 HOLD_SECONDS = 60.0
 PICKUP_SECONDS = 30.0
 
@@ -110,6 +114,21 @@ class Run:
 
                 yield from provoke(Scene(self.name, there, here, restart, HOLD_SECONDS, self.shared))
 
+    def documented(self, family: str) -> Iterator[Row]:
+        """The command lines of the documents for models of this family, each started as it stands there."""
+
+        @cache
+        def tower() -> dict[str, Said]:
+            port = free_port()
+            with vllm(self.python, self.checkpoint, self.log("vllm"), port) as there:
+                return {
+                    case: ask(there.url, messages(turns, "direct", as_urls)) for case, turns in CONVERSATIONS.items()
+                }
+
+        for scene in scenes():
+            if scene.family == family:
+                yield from documented(scene, self.python, self.checkpoint, self.shared, self.logs, tower)
+
 
 def _gateway(name: str, server: Server) -> list[Path]:
     return [
@@ -132,7 +151,7 @@ def main() -> int:
             subprocess.run([str(python), script, str(checkpoint), family], check=True)
         for configuration in options.configurations:
             name = f"{family} {configuration}"
-            for row in _rows(Run(python, checkpoint, folder, name), configuration, family == options.families[0]):
+            for row in _rows(Run(python, checkpoint, folder, name), configuration, family, options.families[0]):
                 rows.append(row)
                 print(_line(row), flush=True)
     for row in transports():
@@ -141,14 +160,16 @@ def main() -> int:
     return _report(rows)
 
 
-def _rows(run: Run, configuration: str, with_faults: bool) -> Iterator[Row]:
+def _rows(run: Run, configuration: str, family: str, first: str) -> Iterator[Row]:
     match configuration:
         case "parts":
             yield from run.parts()
         case "example":
             yield from run.example()
         case "connector":
-            yield from run.connector(with_faults=with_faults)
+            yield from run.connector(with_faults=family == first)
+        case "documented":
+            yield from run.documented(family)
 
 
 def _report(rows: list[Row]) -> int:

@@ -33,10 +33,12 @@ class Said:
         return max((abs(a - b) for a, b in zip(self.logprobs, other.logprobs, strict=True)), default=0.0)
 
 
-def body(messages: list[dict[str, Any]], *, stream: bool = False, max_tokens: int = 16) -> dict[str, Any]:
+def body(
+    messages: list[dict[str, Any]], *, stream: bool = False, max_tokens: int = 16, model: str = MODEL
+) -> dict[str, Any]:
     """The request's JSON: greedy, to the full length, with token numbers in place of texts that may not be UTF-8."""
     return {
-        "model": MODEL,
+        "model": model,
         "messages": messages,
         "max_tokens": max_tokens,
         "temperature": 0,
@@ -48,9 +50,11 @@ def body(messages: list[dict[str, Any]], *, stream: bool = False, max_tokens: in
     }
 
 
-def ask(url: str, messages: list[dict[str, Any]], *, stream: bool = False, max_tokens: int = 16) -> Said:
+def ask(
+    url: str, messages: list[dict[str, Any]], *, stream: bool = False, max_tokens: int = 16, model: str = MODEL
+) -> Said:
     """The answer. Raises httpx.HTTPStatusError for a refusal, ValueError for a stream that ends early."""
-    request = body(messages, stream=stream, max_tokens=max_tokens)
+    request = body(messages, stream=stream, max_tokens=max_tokens, model=model)
     with httpx.Client(timeout=SECONDS, trust_env=False) as http:
         if not stream:
             answer = http.post(f"{url}/v1/chat/completions", json=request)

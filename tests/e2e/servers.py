@@ -24,6 +24,15 @@ START_SECONDS = 300.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
 MODEL = "tiny"
+VLLM_VARIABLES = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "OMP_NUM_THREADS": "2",
+    "PYTHONPATH": str(ROOT / "client"),
+}
 
 
 @dataclass
@@ -111,16 +120,7 @@ def vllm(python: Path, checkpoint: Path, log: Path, port: int, ec: Mapping[str, 
     ]
     if ec is not None:
         command += ["--ec-transfer-config", json.dumps({"ec_role": "ec_consumer", **ec})]
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "OMP_NUM_THREADS": "2",
-        "PYTHONPATH": str(ROOT / "client"),
-    }
-    with started("vllm", command, port, log, "/health", environment) as server:
+    with started("vllm", command, port, log, "/health", VLLM_VARIABLES) as server:
         yield server
 
 

@@ -61,7 +61,8 @@ async def answer_all() -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                left = total = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                lengths = head.split(b"content-length:")[1:]  # none: the gateway's own look
+                left = total = int(lengths[0].split(b"\r\n")[0]) if lengths else 0
                 while left:
                     left -= len(await reader.read(min(left, 1 << 20)))
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Body-Bytes: %d\r\n\r\n{}" % total)

@@ -14,7 +14,7 @@ import numpy as np
 
 from foveal_client import AsyncClient
 from tests.api.gateways import CHAT, bits, chat, image_part, rows_of, text
-from tests.llm import STREAM_HEAD, Sent, Writer, chunk, fake_llm
+from tests.llm import STREAM_HEAD, Sent, Writer, chunk, fake_llm, listing
 
 from .conftest import Running, serving
 from .test_encode import noise
@@ -87,7 +87,7 @@ async def test_a_hundred_streams_whose_callers_leave_at_random_mix_nothing_up_an
             assert len(llm.requests) == 100
             await until(running, lambda: running.is_empty() and not running.metric("foveal_gateway_open_requests"))
             await until(running, lambda: open_files(running) <= before + 2)  # the one that looks
-            assert not llm.num_open
+            await until(running, lambda: not llm.num_open)  # one may be the gateway's own look
             shown = {(int(s.json["user"][1:]) % 5, s.json["messages"][0]["content"][0]["uuid"]) for s in llm.requests}
             assert len(shown) == len({uuid for _, uuid in shown}) == 5  # each picture has one key, and its own
             answered = running.gauge("foveal_gateway_requests_total", 'outcome="answered"')
@@ -117,6 +117,27 @@ async def test_a_drain_lets_streams_end_and_refuses_new_ones() -> None:
                 go.set()
                 assert [piece async for piece in pieces] == ["two"]
             assert await asyncio.to_thread(running.process.wait, 30) == 0
+
+
+async def test_llm_servers_are_looked_at_without_traffic_and_the_look_ends_with_the_server() -> None:
+    async def lists_qwen(sent: Sent, writer: Writer) -> None:
+        writer.write(listing({"id": "Qwen/Qwen3-VL-8B-Instruct"}))
+
+    async def never(sent: Sent, writer: Writer) -> None:
+        await sent.gone.wait()
+
+    async with fake_llm() as dead, fake_llm() as other, fake_llm() as silent:
+        await dead.stop()
+        other.look, silent.look = lists_qwen, never
+        with serving(*(word for llm in (dead, other, silent) for word in ("--llm-url", llm.url)), *SMALL) as running:
+            up = "foveal_gateway_upstream_up"
+            await until(running, lambda: running.gauge(up, f'upstream="127.0.0.1:{dead.port}"') == 0)
+            await until(running, lambda: [one["takes_embeddings"] for one in running.info()["llm_servers"]][1] is False)
+            assert running.gauge(up, f'upstream="127.0.0.1:{other.port}"') == 1
+            await until(running, lambda: silent.num_open == 1)
+            running.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(running.process.wait, 30) == 0
+            assert not any("Traceback" in line or "never retrieved" in line for line in running.lines)
 
 
 def test_a_tower_that_no_llm_takes_rows_of_is_refused_with_exit_code_2() -> None:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -17,6 +22,7 @@ from foveal_client._errors import InvalidResponse
 from foveal_client._handover import Grid, InvalidEmbedding, validate_embedding, validate_grid
 from foveal_client._requests import timeout_header
 from foveal_client._retry import Clock
+from foveal_client._waiting import WaitingThreads
 
 FILE = "encoder_cache.safetensors"
 CONNECT_SECONDS = 5.0
@@ -24,6 +30,8 @@ FIRST_WAIT_SECONDS = 0.02
 MAX_WAIT_SECONDS = 0.5
 _MAX_ITEM_BYTES = 4
 _HEADER_BYTES = 64 << 10
+_NO_MEMORY = "there is no memory for it"
+_BATCH_BYTES, _BATCH_CHUNKS = 1 << 21, 256
 _HOPELESS = frozenset({400, 401, 403, 405, 410, 422})
 """Statuses that waiting does not mend."""
 
@@ -54,13 +62,24 @@ class Need:
 
 
 class Fetcher:
-    """Fetches on the loop that its coroutines run on; at most `max_connections` transfers at one time."""
+    """Fetches on the loop that its coroutines run on.
+
+    What may wait in the kernel is left to threads, and nobody waits for those longer than the timeout.
+    """
 
     def __init__(self, settings: PickupSettings, http: httpx.AsyncClient, clock: Clock | None = None) -> None:
         self._settings = settings
         self._http = http
         self._clock = clock or Clock()
         self._transfers = asyncio.Semaphore(settings.max_connections)
+        # Apart: a folder whose disk or network hangs may take all of its threads, and servers are still asked.
+        self._folder_threads = WaitingThreads(settings.max_connections, "foveal-folder")
+        self._memory_threads = WaitingThreads(settings.max_connections, "foveal-memory")
+
+    def close(self) -> None:
+        """End the threads; no fetch may be on its way."""
+        self._folder_threads.close()
+        self._memory_threads.close()
 
     async def fetch(self, need: Need) -> MemoryFile:
         """The file, sealed and checked. Raises PickupFailed: at once for what is wrong, else at the timeout."""
@@ -76,80 +95,133 @@ class Fetcher:
             wait = min(wait * 2, MAX_WAIT_SECONDS)
 
     async def _look(self, need: Need, deadline: float) -> tuple[MemoryFile | None, str]:
-        """The file, or why it is not there yet. Raises PickupFailed for what is there and wrong."""
-        file = MemoryFile(need.max_bytes)
-        try:
-            async with self._transfers:
-                why_not = await self._fill(file, need, deadline)
-            if why_not is not None:
-                file.close()
-                return None, why_not
-            file.seal()
-            if (wrong := await asyncio.to_thread(what_is_wrong, file, need)) is not None:
-                raise PickupFailed(f"what came is no embedding for this request: {wrong}")
-        except InvalidResponse as error:
-            file.close()
-            raise PickupFailed(f"what came is no embedding for this request: {error}") from None
-        except PickupFailed:
-            file.close()
-            raise
-        return file, ""
+        """The file from the first place that has it, or why none has. Raises PickupFailed for what is there and wrong.
 
-    async def _fill(self, file: MemoryFile, need: Need, deadline: float) -> str | None:
-        """Read the file from the first place that has it; None when done, else why not."""
+        Each place has its own share of what is left, so that one that says nothing leaves time for the next.
+        """
         reasons = []
+        num_places = len(self._settings.urls)
         if self._settings.folder is not None:
-            if await asyncio.to_thread(self._copy, file, need.key):
-                return None
-            reasons.append(f"{self._settings.folder} has no such file")
-        for url in self._settings.urls:
-            why_not = await self._download(file, f"{url}/embeddings/{need.key}", deadline)
-            if why_not is None:
-                return None
+            patience = self._left(deadline) / (num_places + 1)
+            found, why_not = await _within(patience, self._from_folder(need, self._settings.folder))
+            if found is not None:
+                return found, ""
+            reasons.append(f"{self._settings.folder}: {why_not}")
+        for number, url in enumerate(self._settings.urls):
+            patience = self._left(deadline) / (num_places - number)
+            found, why_not = await _within(patience, self._from_server(need, url, patience))
+            if found is not None:
+                return found, ""
             reasons.append(f"{url}: {why_not}")
-        return "; ".join(reasons)
+        return None, "; ".join(reasons)
 
-    def _copy(self, file: MemoryFile, key: str) -> bool:
-        """From shared storage; False when it is not there."""
-        assert self._settings.folder is not None
-        try:
-            descriptor = os.open(self._settings.folder / key / FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise PickupFailed(f"shared storage cannot be read: {error}") from error
-        try:
-            file.copy_from(descriptor)
-        except OSError as error:
-            raise PickupFailed(f"shared storage cannot be read: {error}") from error
-        finally:
-            os.close(descriptor)
-        return True
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self._clock.now(), 0.001)
 
-    async def _download(self, file: MemoryFile, url: str, deadline: float) -> str | None:
-        """One GET into `file`; None when done, else why not. Raises PickupFailed for a refusal that will not change."""
-        left = max(deadline - self._clock.now(), 0.001)
-        timeout = httpx.Timeout(left, connect=min(left, CONNECT_SECONDS))
+    async def _from_folder(self, need: Need, folder: Path) -> tuple[MemoryFile | None, str]:
+        file = await self._folder_threads.run(copied, folder / need.key / FILE, need)
+        return file, "has no such file"
+
+    async def _from_server(self, need: Need, url: str, patience: float) -> tuple[MemoryFile | None, str]:
+        """One GET."""
+        timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_SECONDS))
+        headers = timeout_header(patience)
         try:
             async with (
-                asyncio.timeout(left),
-                self._http.stream("GET", url, headers=timeout_header(left), timeout=timeout) as response,
+                self._transfers,
+                self._http.stream("GET", f"{url}/embeddings/{need.key}", headers=headers, timeout=timeout) as response,
             ):
                 if response.status_code != 200:
-                    return self._why_not(response.status_code)
-                async for chunk in response.aiter_bytes():
-                    file.write(chunk)
-                return None
-        except (httpx.HTTPError, TimeoutError) as error:
-            if file.num_bytes:
-                # Half a file is no beginning of another's: the next try needs a fresh one.
-                file.restart()
-            return f"{type(error).__name__} {error}".strip()
+                    return None, self._why_not(response.status_code)
+                file = await self._memory_threads.run(_memory, need)
+                written: Future[None] = self._memory_threads.submit(_write, file, [])
+                async for chunks in _batches(response):  # one is written while the next one comes
+                    await asyncio.wrap_future(written)
+                    written = self._memory_threads.submit(_write, file, chunks)
+                await asyncio.wrap_future(written)
+        except httpx.HTTPError as error:
+            return None, f"{type(error).__name__} {error}".strip()
+        return await self._memory_threads.run(_sealed, file, need), ""
 
     def _why_not(self, status: int) -> str:
         if status in _HOPELESS:
             raise PickupFailed(f"the server answered {status}")
         return "not there" if status == 404 else f"answered {status}"
+
+
+async def _within(
+    seconds: float, look: Coroutine[Any, Any, tuple[MemoryFile | None, str]]
+) -> tuple[MemoryFile | None, str]:
+    try:
+        async with asyncio.timeout(seconds):
+            return await look
+    except TimeoutError:
+        return None, f"not done after {seconds:.3g} s"
+
+
+async def _batches(response: httpx.Response) -> AsyncIterator[list[bytes]]:
+    """The body in pieces that are worth a thread's turn."""
+    chunks: list[bytes] = []
+    num_bytes = 0
+    async for chunk in response.aiter_bytes():
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes >= _BATCH_BYTES or len(chunks) >= _BATCH_CHUNKS:
+            yield chunks
+            chunks, num_bytes = [], 0
+    if chunks:
+        yield chunks
+
+
+def copied(path: Path, need: Need) -> MemoryFile | None:
+    """A file of shared storage, sealed and checked; None when it is not there. Raises PickupFailed. Blocks."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PickupFailed(f"shared storage cannot be read: {error}") from error
+    try:
+        file = _memory(need)
+        with _closing_what_fails(file, "shared storage cannot be read"):
+            file.copy_from(descriptor)
+    finally:
+        os.close(descriptor)
+    return _sealed(file, need)
+
+
+def _memory(need: Need) -> MemoryFile:
+    try:
+        return MemoryFile(need.max_bytes)
+    except OSError as error:
+        raise PickupFailed(f"{_NO_MEMORY}: {error}") from error
+
+
+def _write(file: MemoryFile, chunks: list[bytes]) -> None:
+    with _closing_what_fails(file, _NO_MEMORY):
+        file.write(*chunks)
+
+
+def _sealed(file: MemoryFile, need: Need) -> MemoryFile:
+    """The file when it is what was asked for. Raises PickupFailed when it is not. Blocks."""
+    with _closing_what_fails(file, _NO_MEMORY):
+        file.seal()
+        if (wrong := what_is_wrong(file, need)) is not None:
+            raise InvalidResponse(wrong)
+    return file
+
+
+@contextmanager
+def _closing_what_fails(file: MemoryFile, what: str) -> Iterator[None]:
+    """Turn errors into PickupFailed. Those remember their frames, so the memory is let go of here."""
+    try:
+        yield
+    except InvalidResponse as error:
+        file.close()
+        raise PickupFailed(f"what came is no embedding for this request: {error}") from None
+    except OSError as error:
+        file.close()
+        raise PickupFailed(f"{what}: {error}") from error
 
 
 def what_is_wrong(file: MemoryFile, need: Need) -> str | None:

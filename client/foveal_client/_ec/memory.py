@@ -2,6 +2,8 @@
 
 There is no name to collide and no file to sweep: it is gone when the last process that holds it is. A sealed one can
 neither shrink nor change, so what was checked is what is read, and reading cannot fault.
+
+Every method may wait in the kernel, for pages if for nothing else: call them in a thread.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from foveal_client._errors import InvalidResponse
 from foveal_client._safetensors import read_container
 
 TENSOR = "ec_cache"
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_F_SEAL_FUTURE_WRITE = 0x10
+"""Of Linux 5.1; Python's fcntl does not name it."""
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class MemoryFile:
@@ -35,12 +39,16 @@ class MemoryFile:
         """Where another process of this user on this host opens it, while this one keeps it open."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
-    def write(self, chunk: bytes) -> None:
-        """Append. Raises InvalidResponse over the limit."""
-        self._grow(len(chunk))
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+    def write(self, *chunks: bytes) -> None:
+        """Append them, as many as the kernel takes in one call (1024). Raises InvalidResponse over the limit."""
+        self._grow(sum(len(chunk) for chunk in chunks))
+        left = [memoryview(chunk) for chunk in chunks if chunk]
+        while left:
+            written = os.writev(self._descriptor, left)
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]
 
     def copy_from(self, descriptor: int) -> None:
         """Append what an open file holds from its beginning on, inside the kernel. Raises InvalidResponse, OSError."""
@@ -52,15 +60,18 @@ class MemoryFile:
                 raise OSError(errno.EIO, "the file became shorter while it was read")
             at += copied
 
-    def restart(self) -> None:
-        """Forget what was written."""
-        os.ftruncate(self._descriptor, 0)
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self.num_bytes = 0
-
     def seal(self) -> None:
-        """From now on it never changes."""
-        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        """From now on it never changes: nobody holds a map that can write, and nobody gets one.
+
+        F_SEAL_WRITE would say the same, but waits until every processor has given back the pages that it handled: on
+        busy ones for minutes. It is for kernels that know no other.
+        """
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SIZE_SEALS | _F_SEAL_FUTURE_WRITE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_WRITE)
 
     def read(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
         """Tensors and metadata, as `read_container`. Raises InvalidResponse."""

@@ -28,7 +28,7 @@ class PickupSettings:
     max_bytes: int
     """For embeddings that are fetched, or on their way, and not yet in vLLM's own cache."""
     max_connections: int
-    """Transfers at one time."""
+    """Transfers at one time, from servers and from the folder each."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> PickupSettings:

@@ -43,4 +43,5 @@ class FetchThread:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        self._fetcher.close()
         await self._http.aclose()

@@ -19,9 +19,11 @@ from foveal.engine.course import Course
 from foveal.errors import Draining
 from foveal.fetch.fetcher import Fetcher, make_fetcher
 from foveal.fetch.rules import Rules
+from foveal.handover.identity import Expected
 from foveal.handover.service import HandoverService
 from foveal.handover.sglang.bridge import Bridge, make_bridge
 from foveal.handover.upstreams import Upstreams, make_upstreams
+from foveal.handover.watch import Watch
 from foveal.metrics import Metrics
 from foveal.settings import Settings
 
@@ -48,6 +50,7 @@ class Server:
     tracing: Tracing | None = field(init=False)
     sglang: Bridge | None = field(init=False)
     upstreams: Upstreams | None = field(init=False)
+    watch: Watch | None = field(init=False)
     _open: set[asyncio.Task[Any]] = field(default_factory=set)
     _has_given_up: bool = False
 
@@ -56,7 +59,13 @@ class Server:
         self.tracing = make_tracing(self.settings.otel_endpoint)
         self.sglang = make_bridge(self.settings, self.keys)
         self.upstreams = make_upstreams(self.settings, self.metrics)
+        key = self.settings.llm_api_key.get_secret_value() if self.settings.llm_api_key else None
+        self.watch = Watch(self.upstreams, self._expected, key) if self.upstreams else None
         self.quotas = Quotas(self.settings.key_requests_per_minute, self.settings.key_tokens_per_minute)
+
+    def _expected(self) -> Expected | None:
+        """The model that LLM servers must serve, once it is known."""
+        return Expected.of(self.settings, self.service.engine.spec) if self.service else None
 
     @property
     def url_rules(self) -> Rules | None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from foveal.api import describe
 from foveal.api.context import Server, context_of, server_of
 from foveal.api.gateway_answer import Outcome, PassedOn
-from foveal.api.gateway_pictures import with_embeddings
+from foveal.api.gateway_pictures import ToSend, with_embeddings
 from foveal.api.keys import require_key
 from foveal.api.openapi import ERRORS
 from foveal.api.serving import Entered, body_of, enter, within
@@ -50,8 +51,8 @@ class _Models(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-Prepare = Callable[[Request, Entered], Awaitable[tuple[Outgoing | None, str | None]]]
-"""Reads a request; gives the body to send and the Server-Timing of what was encoded for it."""
+Prepare = Callable[[Request, Entered], Awaitable[ToSend]]
+"""Reads a request; gives what is to be sent."""
 
 
 def add_gateway_routes(app: FastAPI, server: Server) -> None:
@@ -138,16 +139,17 @@ async def _serve(request: Request, path: bytes, prepare: Prepare) -> Response:
     """Enter, prepare, send; what is answered then passes through as it comes."""
     server = server_of(request)
     upstreams = server.upstreams
-    assert upstreams is not None, "a route of the gateway without --llm-url: this is a bug"
+    assert upstreams and server.watch, "a route of the gateway without --llm-url: this is a bug"
     async with contextlib.AsyncExitStack() as stack:
         outcome = stack.enter_context(Outcome(server.metrics))
         entered = enter(request, stack)
         with server.open_request():
-            body, times = await within(entered.deadline, request, prepare(request, entered))
+            ready = await within(entered.deadline, request, prepare(request, entered))
             query = request.scope["query_string"]
             ask = _ask(request, server, path + (b"?" + query if query else b""))
-            exchange = Exchange(upstreams, ask, body, entered.visit.give_back)
-            del body  # the exchange lets go of it as soon as it is sent
+            check = partial(server.watch.before_embeddings, model=ready.model) if ready.has_embeddings else None
+            exchange, times = Exchange(upstreams, ask, ready.body, entered.visit.give_back, check=check), ready.times
+            del ready  # the exchange lets go of it as soon as it is sent
             stack.push_async_callback(exchange.aclose)
             await outcome.of_asking(request, exchange)
         return PassedOn(server, exchange, outcome, stack, times)
@@ -160,7 +162,7 @@ def _ask(request: Request, server: Server, target: bytes) -> Ask:
     return Ask(request.method, target, headers)
 
 
-async def _as_it_is(request: Request, entered: Entered) -> tuple[Outgoing | None, str | None]:
+async def _as_it_is(request: Request, entered: Entered) -> ToSend:
     body = await body_of(request, entered.server, entered.visit)
     has_body = bool(body) or "content-length" in request.headers or "transfer-encoding" in request.headers
-    return Outgoing([body]) if has_body else None, None
+    return ToSend(Outgoing([body]) if has_body else None)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,8 @@ from foveal.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+LAST_CHUNKS, LOOKED_AT_BYTES = 3, 4096
+"""Of an answer to embeddings, searched for what ended it; a stream's last event is often an empty one."""
 LINGER_SECONDS = 2.0
 """For what was passed on to go out, when the rest will not come."""
 
@@ -56,7 +59,7 @@ class Outcome:
     def _kind_of(self, error: BaseException | None) -> str:
         if isinstance(error, ClientDisconnect | asyncio.CancelledError):
             return "gone"
-        if self._is_asking and isinstance(error, Unavailable):
+        if isinstance(error, Unavailable) and (self._is_asking or not error.retryable):  # none that may be asked
             return "unreachable"
         if self._is_asking and isinstance(error, DeadlineExceeded):
             return "slow"
@@ -96,9 +99,13 @@ class PassedOn(Response):
 
     async def _pass(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last: deque[bytes] = deque(maxlen=LAST_CHUNKS)
         async with contextlib.aclosing(self._exchange.chunks()) as chunks:
             async for chunk in chunks:
+                last.append(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if self._exchange.has_embeddings:
+            self._exchange.answered_with(b"".join(chunk[:LOOKED_AT_BYTES] for chunk in last))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

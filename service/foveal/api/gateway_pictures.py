@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import orjson
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from foveal.engine.items import Encoded
 from foveal.errors import FovealError
 from foveal.families.spec import ModelSpec
 from foveal.fetch.images import Source
-from foveal.handover.chat import ImagePart, find_images
+from foveal.handover.chat import ImagePart, find_images, model_of
 from foveal.handover.outgoing import Outgoing, Segment, replaced
 from foveal.handover.service import hold
 from foveal_client._handover import InvalidEmbedding, validate_grid
@@ -30,18 +31,33 @@ OFF_LOOP_BYTES = 1 << 20
 """Above this, a body is searched and a checksum made in a thread."""
 
 
-async def with_embeddings(request: Request, entered: Entered) -> tuple[Outgoing, str | None]:
+@dataclass(frozen=True)
+class ToSend:
+    """A request as an LLM server gets it."""
+
+    body: Outgoing | None
+    has_embeddings: bool = False
+    model: str | None = None
+    """That it names; only looked for where it has embeddings."""
+    times: str | None = None
+    """The Server-Timing of what was encoded for it."""
+
+
+async def with_embeddings(request: Request, entered: Entered) -> ToSend:
     """The body with embeddings for pictures, and the times of encoding; one without pictures as it is."""
     body = await body_of(request, entered.server, entered.visit)
     parts = await asyncio.to_thread(find_images, body) if len(body) > OFF_LOOP_BYTES else find_images(body)
     if not parts:
-        return Outgoing([body]), None
+        return ToSend(Outgoing([body]))
+    assert entered.server.upstreams is not None, "pictures for an LLM server without --llm-url: this is a bug"
+    entered.server.upstreams.refuse_unless_usable()
     if len(parts) > entered.server.settings.max_images_per_request:
         raise too_many_images(entered.server.settings.max_images_per_request)
     encoded = await unless_gone(request.receive, _encoded(request, entered, parts))
     context_of(request).course.under_way = "handover"
     replacements = await _replacements(entered, encoded)
-    return replaced(body, parts, replacements), timing(request, entered.server, encoded)
+    times = timing(request, entered.server, encoded)
+    return ToSend(replaced(body, parts, replacements), True, model_of(body), times)
 
 
 async def _encoded(request: Request, entered: Entered, parts: Sequence[ImagePart]) -> list[Encoded]:

@@ -30,6 +30,7 @@ from foveal.errors import ConfigurationError
 from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
 from foveal.handover.folder import check_folder
+from foveal.handover.identity import check_width
 from foveal.handover.service import HandoverService, make
 from foveal.handover.sglang.bridge import check_model, public_url
 from foveal.handover.sglang.registrar import Registrar
@@ -78,6 +79,7 @@ def _spec_now(settings: Settings) -> ModelSpec | None:
     spec = local_spec(settings.model, settings.load_format == "dummy", settings.served_model_name)
     check(settings, spec)
     check_model(settings, spec)
+    check_width(settings, spec)
     return spec
 
 
@@ -144,12 +146,16 @@ class _Run:
         web = DrainingServer(config, self)
         if urls := self._server.settings.sglang_register_url:
             self._registrar = Registrar(urls, public_url(self._server.settings, sockets[0].getsockname()[1]))
+        watch = asyncio.create_task(self._server.watch.run()) if self._server.watch else None
         lag = asyncio.create_task(watch_lag(self._server.metrics.loop_lag_seconds))
         work = asyncio.create_task(self._work(web))
         try:
             await web.serve([*sockets, *(sock.dup() for sock in sockets for _ in range(ACCEPTS_A_TURN - 1))])
         finally:
             lag.cancel()
+            if watch is not None:
+                watch.cancel()
+                await asyncio.wait((watch,))
             if self._server.service is None:
                 work.cancel()  # it may be fetching a model for minutes
             self._drain.set()
@@ -205,6 +211,7 @@ class _Run:
         check_model(self._server.settings, self._spec)
         for warning in warnings_of(self._spec):
             log.warning(warning)
+        check_width(self._server.settings, self._spec)
         service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service

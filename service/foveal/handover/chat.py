@@ -49,6 +49,10 @@ class _Chat(msgspec.Struct):
     media_io_kwargs: msgspec.Raw = msgspec.Raw()
 
 
+class _Named(msgspec.Struct):
+    model: object = None
+
+
 class _Part(msgspec.Struct):
     type: msgspec.Raw = msgspec.Raw()
     image_url: msgspec.Raw = msgspec.Raw()
@@ -80,6 +84,12 @@ def find_images(body: bytes) -> list[ImagePart]:
         if found and bytes(getattr(chat, name)).translate(None, b" \t\r\n") not in _EMPTY:
             raise InvalidRequest(f"{name}: pictures are prepared here, not by the LLM server; leave it out", param=name)
     return found
+
+
+def model_of(body: bytes) -> str | None:
+    """The model that a chat request with pictures names; None where it names none."""
+    found = msgspec.json.decode(body, type=_Named).model
+    return found if isinstance(found, str) else None
 
 
 def _images(body: bytes, messages: Sequence[_Message]) -> Iterator[ImagePart]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import httpcore
 
 from foveal.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from foveal.handover.diagnosis import ENDED, diagnose
 from foveal.handover.network import Network
 from foveal.handover.outgoing import Outgoing
 from foveal.handover.upstreams import Upstream, Upstreams
@@ -55,11 +56,14 @@ class Exchange:
         body: Outgoing | None,
         delivered: Callable[[], None] = lambda: None,
         counts: bool = True,
+        check: Callable[[Upstream, Sequence[Header]], Awaitable[None]] | None = None,
     ) -> None:
         """`delivered` is called once: when the server has the whole request, or will not get it any more.
 
-        One that does not count is sent however many are open, and is none of them.
+        One that does not count is sent however many are open, and is none of them. One with embeddings has `check`,
+        which asks a server what it serves: it goes to those that serve the right model, and to no other.
         """
+        self._check = check
         self._upstreams, self._ask, self._delivered, self._counts = upstreams, ask, delivered, counts
         self._body = body
         self._length = body.num_bytes if body else None
@@ -76,6 +80,16 @@ class Exchange:
         return self._asked[-1].name if self._asked else ""
 
     @property
+    def has_embeddings(self) -> bool:
+        """It is for servers of the right model alone."""
+        return self._check is not None
+
+    def answered_with(self, said: bytes) -> None:
+        """How the answer to embeddings ended, for what it tells of the server."""
+        if self._check is not None and (advice := diagnose(self.status, said)):
+            self._upstreams.advise(self._asked[-1], advice)
+
+    @property
     def num_asked(self) -> int:
         """Servers that were asked."""
         return len(self._asked)
@@ -88,9 +102,12 @@ class Exchange:
         answers before it has all of the request has answered.
         """
         broke_off = False
-        while (upstream := self._upstreams.take(self._asked, self._counts)) is not None:
+        while (upstream := self._upstreams.take(self._asked, self._counts, self._check is not None)) is not None:
             self._upstream = upstream
             self._asked.append(upstream)
+            if self._check is not None and not await self._is_right(upstream, self._check):
+                await self._leave()
+                continue
             try:
                 self._response = await self._answer_of(upstream)
             except _BROKEN as error:
@@ -102,6 +119,9 @@ class Exchange:
                 log.warning(
                     "LLM server broke off before it answered", extra={"upstream": upstream.name, "error": reason}
                 )
+                upstream.is_checked = False  # it may have ended, and another may come
+                if self._check is not None:
+                    self._upstreams.advise(upstream, ENDED)
                 is_second, broke_off = broke_off, True
                 if is_second or self._body is None:
                     break
@@ -118,7 +138,16 @@ class Exchange:
                 return
         if broke_off:
             raise Unavailable("the LLM server broke off before it answered; try again", retry_after=1.0)
+        if self._check is not None:
+            self._upstreams.refuse_unless_usable()
         raise Unavailable("no LLM server can be reached (--llm-url); try again", retry_after=1.0)
+
+    async def _is_right(
+        self, upstream: Upstream, check: Callable[[Upstream, Sequence[Header]], Awaitable[None]]
+    ) -> bool:
+        """Embeddings may go there: it has been asked since it was last reached anew, and serves their model."""
+        await check(upstream, self._ask.headers)
+        return upstream.num_failures == 0 and not upstream.refusal
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The answer's body as it comes; raises BrokenOff."""

@@ -13,7 +13,6 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +22,7 @@ from foveal.handover import folder as files
 from foveal.handover.ec_file import Buffer
 from foveal.handover.folder import Published
 from foveal.metrics import Metrics
+from foveal_client._waiting import WaitingThreads
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class SharedStorage:
         self._files: dict[str, Published] = {}
         self._bytes = 0
         self._writing: dict[str, asyncio.Task[None]] = {}
-        self._threads = ThreadPoolExecutor(THREADS, "shared-storage")
+        self._threads = WaitingThreads(THREADS, "shared-storage")
 
     async def open(self) -> None:
         """Take on the files of an earlier run; raises Unavailable."""
@@ -81,10 +81,10 @@ class SharedStorage:
                     return  # logged; the next would fail the same way
 
     async def close(self) -> None:
-        """Let files that are being written be finished."""
+        """Let files that are being written be finished. A folder that hangs keeps nobody from ending."""
         if self._writing:
             await asyncio.wait(self._writing.values(), timeout=CLOSE_SECONDS)
-        self._threads.shutdown(wait=False)
+        self._threads.close()
 
     def shown(self) -> dict[str, float]:
         """For /info."""
@@ -167,7 +167,7 @@ class SharedStorage:
             raise self._failure(error, work, args[0]) from None
 
     async def _in_thread(self, work: Callable[..., Result], *args: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._folder, *args)
+        return await self._threads.run(work, self._folder, *args)
 
     def _failure(self, error: OSError, work: Callable[..., object], about: object) -> FovealError:
         """What a request is told of it; the log has more."""

@@ -1,7 +1,8 @@
 """`Upstreams`: which LLM server a request goes to: the one with the fewest open, of those that can be reached.
 
 A server that cannot be reached is passed over for a while, each time twice as long; then one request tries it again.
-Decides only; `exchange` does what is decided. All of it runs on the loop, so nothing needs a lock.
+One that serves another model gets no embeddings, and nothing else while there is a right one.
+Decides only; `exchange` and `watch` do what is decided. All of it runs on the loop, so nothing needs a lock.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 import httpcore
 
-from foveal.errors import ConfigurationError, Overloaded
+from foveal.errors import ConfigurationError, Overloaded, Unavailable
+from foveal.handover.identity import Match
 from foveal.metrics import Metrics
 from foveal.settings import Settings
 
@@ -23,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _ALL_ADDRESSES, _LOOPBACK = ("0.0.0.0", "::"), ("localhost", "127.0.0.1", "::1")
 FIRST_AWAY_SECONDS, MAX_AWAY_SECONDS = 0.5, 30.0
+MAX_SILENT = 2
+"""Looks without an answer after which a server counts as down. It is asked all the same: it may be busy."""
 
 
 @dataclass(eq=False)
@@ -41,6 +45,23 @@ class Upstream:
     back_at: float = 0.0
     is_on_trial: bool = False
     """One request tries whether it is back."""
+    num_silent: int = 0
+    """Looks in a row that connected and got no answer."""
+    is_checked: bool = False
+    """What it serves is known, since it was last reached anew."""
+    match: Match = field(default_factory=Match)
+    """What it said that it serves."""
+    refused_keys: set[bytes] = field(default_factory=set, repr=False)
+    """Headers with which it shows nothing: nobody waits for that a second time."""
+    refusal: str = ""
+    """Why it gets no embeddings; empty: it does."""
+    remark: str = ""
+    """What its operator should know of it."""
+
+    @property
+    def is_up(self) -> bool:
+        """It can be connected to, and answers."""
+        return not self.num_failures and self.num_silent < MAX_SILENT
 
     @property
     def host_header(self) -> bytes:
@@ -62,7 +83,7 @@ class Upstreams:
     ) -> None:
         self.all = [_upstream(url) for url in dict.fromkeys(urls)]
         self.timeout_seconds, self._max_requests = timeout_seconds, max_requests
-        self.metrics, self._clock = metrics, clock
+        self.metrics, self.now = metrics, clock
         self._turns = count()
         is_https = any(upstream.origin.scheme == b"https" for upstream in self.all)
         self.tls = httpcore.default_ssl_context() if is_https else None
@@ -70,8 +91,10 @@ class Upstreams:
             metrics.gateway_upstream_up.labels(upstream.name).set(1)
             metrics.gateway_ejections.labels(upstream.name)
 
-    def take(self, but: Collection[Upstream] = (), counts: bool = True) -> Upstream | None:
-        """A server for one request, or None when all are in `but`; raises Overloaded. `give_back` must follow.
+    def take(
+        self, but: Collection[Upstream] = (), counts: bool = True, has_embeddings: bool = False
+    ) -> Upstream | None:
+        """A server for one request, or None when no other may have it; raises Overloaded. `give_back` must follow.
 
         When all others are set aside, the one that is back first is tried all the same. A request that does not count
         is never too many, and none of those open.
@@ -84,9 +107,11 @@ class Upstreams:
             )
         turn = next(self._turns) % len(self.all)
         left = [upstream for upstream in self.all[turn:] + self.all[:turn] if upstream not in but]
+        right = [upstream for upstream in left if not upstream.refusal]
+        left = right if has_embeddings else right or left
         if not left:
             return None
-        now = self._clock()
+        now = self.now()
         there = [upstream for upstream in left if upstream.back_at <= now and not upstream.is_on_trial]
         least = min(there, key=lambda upstream: upstream.num_open, default=None)
         chosen = least or min(left, key=lambda upstream: upstream.back_at)
@@ -104,33 +129,84 @@ class Upstreams:
 
     def reached(self, upstream: Upstream) -> None:
         """It answers."""
-        if upstream.num_failures:
+        if not upstream.is_up:
             log.info("LLM server is back", extra={"upstream": upstream.name})
         upstream.num_failures, upstream.back_at, upstream.is_on_trial = 0, 0.0, False
+        upstream.num_silent = 0
         self.metrics.gateway_upstream_up.labels(upstream.name).set(1)
 
     def unreached(self, upstream: Upstream, why: Exception) -> None:
         """It cannot be connected to, or took nothing of a request: pass it over for a while."""
         upstream.num_failures += 1
+        upstream.is_checked, upstream.refusal = False, ""  # what comes back may be another
+        upstream.refused_keys.clear()
         away = min(FIRST_AWAY_SECONDS * 2 ** min(upstream.num_failures - 1, 16), MAX_AWAY_SECONDS)
-        upstream.back_at = self._clock() + away
+        upstream.back_at = self.now() + away
         self.metrics.gateway_upstream_up.labels(upstream.name).set(0)
         self.metrics.gateway_ejections.labels(upstream.name).inc()
         reason = f"{type(why).__name__}: {why}"
         log.warning("LLM server cannot be reached", extra={"upstream": upstream.name, "error": reason, "away": away})
 
+    def silent(self, upstream: Upstream, why: str) -> None:
+        """It took a question of ours and gave no answer. It may be busy: that alone sets it aside from nothing."""
+        upstream.num_silent += 1
+        if upstream.num_silent == MAX_SILENT:
+            log.warning("LLM server does not answer", extra={"upstream": upstream.name, "error": why})
+            self.metrics.gateway_upstream_up.labels(upstream.name).set(0)
+
+    def found(self, upstream: Upstream, match: Match, refusal: str = "", remark: str = "") -> None:
+        """What it serves is known, or it is known that it does not say."""
+        upstream.is_checked, upstream.match = True, match
+        if refusal and refusal != upstream.refusal:
+            log.error("LLM server gets no embeddings: %s", refusal, extra={"upstream": upstream.name})
+        elif upstream.refusal and not refusal:
+            log.info("LLM server gets embeddings now", extra={"upstream": upstream.name})
+        if remark and remark != upstream.remark:
+            log.warning("LLM server: %s", remark, extra={"upstream": upstream.name})
+        upstream.refusal, upstream.remark = refusal, remark
+
+    def advise(self, upstream: Upstream, advice: str) -> None:
+        """Its answer to embeddings showed that something is wrong with it."""
+        upstream.is_checked = False
+        if advice != upstream.remark:
+            log.warning("LLM server: %s", advice, extra={"upstream": upstream.name})
+        upstream.remark = advice
+
+    def refuse_unless_usable(self) -> None:
+        """Raise Unavailable where no LLM server may get embeddings: before anything is encoded for it."""
+        if all(upstream.refusal for upstream in self.all):
+            raise unusable(self.all)
+
     def shown(self) -> list[dict[str, object]]:
         """For /info."""
-        return [{"url": one.name, "up": not one.num_failures, "open_requests": one.num_open} for one in self.all]
+        return [
+            {
+                "url": one.name,
+                "up": one.is_up,
+                "open_requests": one.num_open,
+                "models": sorted(one.match.names | one.match.others),
+                "takes_embeddings": not one.refusal,
+                "problem": one.refusal or one.remark or None,
+            }
+            for one in self.all
+        ]
+
+
+def unusable(upstreams: Sequence[Upstream]) -> Unavailable:
+    """What callers with pictures are told where every server is refused. Another try finds the same."""
+    reasons = "; ".join(dict.fromkeys(upstream.refusal for upstream in upstreams if upstream.refusal))
+    error = Unavailable(f"no LLM server may be given what is encoded here: {reasons}")
+    error.retryable = False
+    return error
 
 
 def make_upstreams(settings: Settings, metrics: Metrics) -> Upstreams | None:
     """What the gateway asks, if there is one; raises ConfigurationError."""
     if not settings.llm_url:
-        if settings.llm_api_key or settings.llm_handover != "parts":
+        if settings.llm_api_key or settings.llm_handover != "parts" or settings.llm_model:
             raise ConfigurationError(
-                "--llm-api-key and --llm-handover say how LLM servers are asked, and there are none: set --llm-url, or "
-                "leave them out"
+                "--llm-api-key, --llm-handover and --llm-model say how LLM servers are asked, and there are none: set "
+                "--llm-url, or leave them out"
             )
         return None
     for url in settings.llm_url:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import fcntl
 import gc
+import mmap
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +25,7 @@ from foveal_client._ec.fetch import FILE, Fetcher, Need, PickupFailed
 from foveal_client._ec.memory import MemoryFile, read_rows
 from foveal_client._ec.settings import PickupSettings, RowShape
 from foveal_client._errors import InvalidResponse
+from foveal_client._retry import Clock
 
 KEY = "ab" * 32
 NEED = Need(KEY, (1, 4, 6), 8, 2)
@@ -157,8 +165,8 @@ async def test_what_is_wrong_fails_this_pick_up_at_once(
     assert time.waits == []
 
 
-def publish(folder: Path, content: bytes) -> Path:
-    path = folder / KEY / FILE
+def publish(folder: Path, content: bytes, key: str = KEY) -> Path:
+    path = folder / key / FILE
     path.parent.mkdir()
     path.write_bytes(content)
     return path
@@ -186,6 +194,156 @@ async def test_with_a_folder_alone_no_server_is_asked(
 ) -> None:
     with pytest.raises(PickupFailed, match="no such file"):
         await fetch(nobody, time, url=None, shared_storage_path=str(tmp_path))
+
+
+PLACES = ("folder", "server")
+OPERATIONS = {
+    "open": (os, "open", ("folder",)),
+    "memfd_create": (os, "memfd_create", PLACES),
+    "sendfile": (os, "sendfile", ("folder",)),
+    "writev": (os, "writev", ("server",)),
+    "seal": (MemoryFile, "seal", PLACES),
+    "check": (MemoryFile, "read", PLACES),
+}
+STUCK = [(place, name) for name, (_, _, places) in OPERATIONS.items() for place in places]
+
+
+class Stuck:
+    """The first call of one operation stands in the kernel until it is let go; on the loop itself it is an error."""
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._loop = threading.current_thread()
+        self.begun, self.release = threading.Semaphore(0), threading.Event()
+        self.num_stuck, self.most = 0, 1
+        owner, attribute, _ = OPERATIONS[name]
+        self._real = getattr(owner, attribute)
+        monkeypatch.setattr(owner, attribute, lambda *given, **named: self(*given, **named))
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if threading.current_thread() is self._loop:
+            self.begun.release()
+            raise AssertionError("the loop itself would wait in the kernel")
+        if self.num_stuck < self.most:
+            self.num_stuck += 1
+            self.begun.release()
+            self.release.wait()
+        return self._real(*given, **named)
+
+
+@contextlib.asynccontextmanager
+async def fetching(clock: Clock | None = None, **extra: Any) -> AsyncIterator[Fetcher]:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(always_right)) as http:
+        fetcher = Fetcher(settings_of(**extra), http, clock)
+        yield fetcher
+        fetcher.close()
+
+
+def always_right(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=file_of(key=request.url.path.rpartition("/")[2]))
+
+
+def place_of(place: str, folder: Path, *keys: str) -> dict[str, Any]:
+    """Settings under which the rows of these keys are in that place alone."""
+    if place == "server":
+        return {}
+    for key in keys:
+        publish(folder, file_of(key=key), key)
+    return {"url": None, "shared_storage_path": str(folder)}
+
+
+@pytest.mark.parametrize(("place", "operation"), STUCK)
+async def test_an_operation_that_stands_in_the_kernel_holds_no_other_key(
+    place: str, operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "cd" * 32
+    where = place_of(place, tmp_path, KEY, other)
+    stuck = Stuck(operation, monkeypatch)
+    async with fetching(**where, timeout_seconds=600) as fetcher:
+        first = asyncio.create_task(fetcher.fetch(NEED))
+        await asyncio.to_thread(stuck.begun.acquire)
+        assert (await fetcher.fetch(replace(NEED, key=other))).num_bytes and not first.done()
+        stuck.release.set()
+        assert (await asyncio.to_thread(read_rows, (await first).path))[0, 0] == 0.5
+
+
+@pytest.mark.parametrize(("place", "operation"), STUCK)
+async def test_an_operation_that_stands_in_the_kernel_does_not_hold_the_limit(
+    place: str, operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place_of(place, tmp_path, KEY)
+    stuck = Stuck(operation, monkeypatch)
+    async with fetching(**where, timeout_seconds=0.01) as fetcher:
+        with pytest.raises(PickupFailed, match=r"within 0.01 s: .*: not done after"):
+            await fetcher.fetch(NEED)
+        assert not stuck.release.is_set()
+        stuck.release.set()
+
+
+async def test_a_folder_that_hangs_takes_so_many_threads_and_the_limit_holds_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Stuck("open", monkeypatch)
+    stuck.most = 100
+    where = {"url": None, "shared_storage_path": str(tmp_path)}
+    async with fetching(**where, timeout_seconds=0.01, max_connections=2) as fetcher:
+        needs = [replace(NEED, key=f"{number:064x}") for number in range(9)]
+        ended = await asyncio.gather(*(fetcher.fetch(need) for need in needs), return_exceptions=True)
+        assert {type(each) for each in ended} == {PickupFailed} and stuck.num_stuck <= 2
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("foveal-folder"))
+        stuck.release.set()
+
+
+async def test_a_folder_that_hangs_leaves_time_for_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = Stuck("open", monkeypatch)
+    moments = iter([0.0, 599.99])  # the folder's half of what is left is over at once
+    clock = Clock(now=lambda: next(moments, 0.0))
+    async with fetching(clock, shared_storage_path=str(tmp_path), timeout_seconds=600) as fetcher:
+        assert (await fetcher.fetch(NEED)).num_bytes == len(file_of())
+        stuck.release.set()
+
+
+async def test_a_server_that_is_silent_leaves_time_for_the_next(time: Any) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "one":
+            await asyncio.Event().wait()
+        return httpx.Response(200, content=file_of())
+
+    moments = iter([0.0, 599.99])
+    clock = Clock(now=lambda: next(moments, 0.0))
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        fetcher = Fetcher(settings_of(url="http://one,http://two", timeout_seconds=600), http, clock)
+        assert (await fetcher.fetch(NEED)).num_bytes == len(file_of())
+        fetcher.close()
+
+
+def test_what_is_sealed_takes_no_writing_map_and_no_other_size(tmp_path: Path) -> None:
+    file = MemoryFile(100)
+    file.write(b"12", b"", b"34")
+    file.seal()
+    descriptor = os.open(file.path, os.O_RDWR)
+    with pytest.raises(PermissionError):
+        mmap.mmap(descriptor, 4)
+    for size in (0, 8):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    with pytest.raises(PermissionError):
+        os.write(descriptor, b"x")
+    os.close(descriptor)
+
+
+def test_a_kernel_that_knows_no_seal_for_the_future_seals_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fcntl.fcntl
+
+    def old_kernel(descriptor: int, command: int, seals: int) -> int:
+        if seals & 0x10:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(descriptor, command, seals)
+
+    file = MemoryFile(100)
+    monkeypatch.setattr(fcntl, "fcntl", old_kernel)
+    file.seal()
+    with pytest.raises(PermissionError):
+        file.write(b"more")
 
 
 def open_memory() -> int:

@@ -88,6 +88,12 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     vars(sys.modules["foveal_client"]).pop("vllm_connector", None)
 
 
+def test_an_older_vllm_is_refused_with_a_sentence(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules[BASE], "ECConnectorWorkerMetadata")
+    with pytest.raises(ImportError, match=r"needs vLLM 0\.32 or newer"):
+        importlib.reload(module)
+
+
 def config(*, is_producer: bool = False, extra: dict[str, Any] | None = None, **parallel: Any) -> Any:
     vision = SimpleNamespace(spatial_merge_size=2, deepstack_visual_indexes=[1])
     model = SimpleNamespace(

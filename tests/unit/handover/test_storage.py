@@ -201,3 +201,23 @@ def test_a_folder_that_is_not_there_or_not_writable_is_named_at_start(
     monkeypatch.setattr(Path, "touch", refused)
     with pytest.raises(ConfigurationError, match="cannot be written: Permission denied"):
         check_folder(tmp_path)
+
+
+async def test_a_folder_that_hangs_keeps_nobody_from_ending(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, release, threads = threading.Semaphore(0), threading.Event(), list[threading.Thread]()
+
+    def hang(*given: object) -> None:
+        threads.append(threading.current_thread())
+        begun.release()
+        release.wait()
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(files, "write", hang)
+    monkeypatch.setattr("foveal.handover.storage.CLOSE_SECONDS", 0.0)
+    publishing = asyncio.create_task(shelf.publish("a"))
+    await asyncio.to_thread(begun.acquire)
+    await shelf.storage.close()
+    assert not publishing.done() and all(thread.daemon for thread in threads)  # a process ends without those
+    release.set()
+    with pytest.raises(Unavailable):
+        await publishing
