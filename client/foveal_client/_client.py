@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -12,7 +13,8 @@ import httpx
 from foveal_client import _defaults
 from foveal_client._answers import Answer, check_status, mapped_errors
 from foveal_client._errors import DeadlineExceeded, FovealError
-from foveal_client._images import ImageInput, is_ready_to_send, read_images
+from foveal_client._files import ReadingThreads
+from foveal_client._images import ImageInput, Source, is_ready_to_send, read_images
 from foveal_client._requests import Call, encode_call
 from foveal_client._retry import Clock, Tries
 from foveal_client._session import READY, Session, not_ready_or_raise
@@ -108,7 +110,7 @@ class Client:
     def _encode(self, images: Sequence[ImageInput], options: EncodeKeywords, *, hold: bool = False) -> Answer:
         tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
         request_id = options.pop("request_id", None)
-        return self._send(encode_call(read_images(images), options, request_id, hold=hold), tries)
+        return self._send(encode_call(read_images(images, tries.seconds_left), options, request_id, hold=hold), tries)
 
     def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
@@ -152,6 +154,7 @@ class AsyncClient:
     ) -> None:
         self._session = Session.of(base_url, api_key, timeout, max_retries, clock)
         self._owns_http = http_client is None
+        self._threads = ReadingThreads()
         self._http = http_client or httpx.AsyncClient(transport=transport, limits=_defaults.LIMITS)
 
     @overload
@@ -213,8 +216,18 @@ class AsyncClient:
         tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
         request_id = options.pop("request_id", None)
         is_cheap = all(is_ready_to_send(each) for each in images)
-        sources = read_images(images) if is_cheap else await asyncio.to_thread(read_images, images)
+        sources = read_images(images) if is_cheap else await self._read(images, tries)
         return await self._send(encode_call(sources, options, request_id, hold=hold), tries)
+
+    async def _read(self, images: Sequence[ImageInput], tries: Tries) -> list[Source]:
+        """In a thread, which is left alone when it has not ended at the deadline."""
+        try:
+            async with asyncio.timeout(tries.seconds_left()) as patience:
+                return await self._threads.run(partial(read_images, images, tries.seconds_left))
+        except TimeoutError as error:
+            if not patience.expired():  # a file system's own
+                raise
+            raise DeadlineExceeded("the images were not read within the timeout") from error
 
     async def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
