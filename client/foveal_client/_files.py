@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from foveal_client._errors import DeadlineExceeded
+
 MAX_THREADS = 32
 """That read at one time, of one client. One that hangs keeps its place."""
 CHUNK_BYTES = 1 << 20
@@ -87,8 +89,17 @@ class ReadingThreads:
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
         self._seats = asyncio.Semaphore(max_threads)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. When the caller is cancelled it goes on by itself, and keeps its seat."""
+    async def run(self, work: Callable[[], T], seconds: float) -> T:
+        """What `work` returns or raises; DeadlineExceeded when it takes longer. It then goes on, and keeps its seat."""
+        try:
+            async with asyncio.timeout(seconds) as patience:
+                return await self._run(work)
+        except TimeoutError as error:
+            if not patience.expired():  # a file system's own
+                raise
+            raise DeadlineExceeded("the images were not read within the timeout") from error
+
+    async def _run(self, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         await self._seats.acquire()
         done: asyncio.Future[T] = loop.create_future()

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Union
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ImageInput: TypeAlias = Union[str, os.PathLike[str], bytes, bytearray, memoryview, npt.NDArray[np.uint8], "Image.Image"]
 """An encoded file's bytes or path, an http(s) URL, a data-URI, uint8 pixels, or a Pillow image."""
+ImageT = TypeVar("ImageT", bound=ImageInput)
 
 _PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 _CONVERTED_MODES = frozenset({"CMYK", "YCbCr", "LAB", "HSV", "PA", "RGBa", "RGBX"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
+import httpx
+
 from foveal_client._errors import APIStatusError, ConnectionFailed, FovealError
 
 AWAY_SECONDS = 1.0
@@ -57,6 +59,12 @@ def urls_of(given: str | Sequence[str]) -> list[str]:
     for url in urls:
         if not url.lower().startswith(("http://", "https://")):
             raise ValueError(f"base_url must begin with http:// or https://, not {url!r}")
+        try:
+            has_host = bool(httpx.URL(url).host)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"base_url is no URL: {error}") from None
+        if not has_host:
+            raise ValueError(f"base_url names no host: {url!r}")
     if not urls:
         raise ValueError("base_url is an empty list: name a server, or leave it out")
     return list(dict.fromkeys(urls))

@@ -11,6 +11,7 @@ import httpx
 from foveal_client._ec.fetch import Fetcher, Need
 from foveal_client._ec.memory import MemoryFile
 from foveal_client._ec.settings import PickupSettings
+from foveal_client._http import Network
 
 
 class FetchThread:
@@ -22,7 +23,8 @@ class FetchThread:
         if settings.api_key:
             headers["Authorization"] = f"Bearer {settings.api_key}"
         limits = httpx.Limits(max_connections=settings.max_connections, keepalive_expiry=30.0)
-        self._http = httpx.AsyncClient(headers=headers, limits=limits, transport=transport, follow_redirects=False)
+        network = Network.to(settings.urls) if transport is None else Network()
+        self._http = network.async_client(transport, headers=headers, limits=limits, follow_redirects=False)
         self._fetcher = Fetcher(settings, self._http)
         self._thread = threading.Thread(target=self._loop.run_forever, name="foveal-fetch", daemon=True)
         self._thread.start()

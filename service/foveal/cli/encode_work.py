@@ -23,6 +23,7 @@ from foveal.cli.encode_partial import OneFile
 from foveal_client import (
     AsyncClient,
     ConnectionFailed,
+    DeadlineExceeded,
     Embedding,
     EncodeOptions,
     FovealError,
@@ -178,9 +179,8 @@ class Job:
         if sha256 is None:
             return False
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self._threads.run(partial(_hash, picture)) == sha256
-        except OSError:
+            return await self._threads.run(partial(_hash, picture), self._timeout) == sha256
+        except (OSError, DeadlineExceeded):
             return False
 
     async def _keep(self, picture: Picture, result: Embedding | Exception | None) -> None:

@@ -158,7 +158,7 @@ async def test_at_most_so_many_threads_read_and_those_given_up_keep_their_seats(
         running.append(1)
         goes_on.wait()
 
-    tasks = [asyncio.create_task(threads.run(work)) for _ in range(5)]
+    tasks = [asyncio.create_task(threads.run(work, 30)) for _ in range(5)]
     while len(running) < 2:
         await asyncio.sleep(0)
     tasks[0].cancel()
