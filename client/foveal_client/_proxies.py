@@ -75,6 +75,12 @@ def is_this_machine(host: str) -> bool:
     return address is not None and (address.is_loopback or address.is_unspecified)
 
 
+def has_host(url: httpx.URL) -> bool:
+    """True when there is a host, and not something that only escaping made one: `[bad`."""
+    host = url.raw_host
+    return b":" in host or (bool(host) and b"%" not in host)
+
+
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)
@@ -121,8 +127,10 @@ def _checked(setting: Setting) -> httpx.URL:
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except (httpx.InvalidURL, ValueError):
-        raise InvalidEnvironment(f"{setting.shown} is no URL of a proxy; correct or unset {setting.variable}") from None
-    if url.scheme not in _SCHEMES or not url.host:
+        url = httpx.URL()
+    if not has_host(url):
+        raise InvalidEnvironment(f"{setting.shown} is no URL of a proxy; correct or unset {setting.variable}")
+    if url.scheme not in _SCHEMES:
         kinds = f"{', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}"
         raise InvalidEnvironment(
             f"{setting.shown} names no proxy of a known kind ({kinds}); correct or unset {setting.variable}"
