@@ -353,3 +353,10 @@ def test_the_connector_asks_a_server_on_this_machine_straight_and_refuses_a_wron
 def test_a_server_that_is_no_url_is_a_value_error(url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         Client(url)
+
+
+def test_children_and_neighbours_are_asked_straight_whatever_the_environment_says(variables: Variables) -> None:
+    variables(ALL_PROXY="ftp://wrong", HTTP_PROXY="ftp://wrong")
+    network = Network.straight_to(["http://10.1.2.3:8000"])
+    with network.client(base_url="http://10.1.2.3:8000") as http:
+        assert not network.ways and not http._mounts
