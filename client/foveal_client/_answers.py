@@ -33,6 +33,7 @@ from foveal_client._errors import (
     Unavailable,
     UnsupportedType,
 )
+from foveal_client._http import PROXY
 
 # For answers without a code that we know: a proxy's, or a newer server's. Statuses with two codes stay general.
 _BY_STATUS: dict[int, type[APIStatusError]] = {
@@ -61,6 +62,13 @@ class Answer:
     headers: Mapping[str, str]
     """Looked up without regard to case."""
     body: bytearray
+    proxy: str | None = None
+    """What it came through, which may have answered by itself."""
+
+    @classmethod
+    def of(cls, response: httpx.Response, body: bytearray) -> Answer:
+        """What came, with its body."""
+        return cls(response.status_code, response.headers, body, response.extensions.get(PROXY))
 
     @property
     def request_id(self) -> str | None:
@@ -129,9 +137,9 @@ def mapped_errors(url: str, *, answering: bool = False) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectTimeout as error:
-        raise ConnectTimeout(f"no connection to {url} in time") from error
+        raise ConnectTimeout(f"no connection to {url} in time{_why(error)}") from error
     except httpx.TimeoutException as error:
-        raise DeadlineExceeded(f"{url} did not finish within the timeout ({type(error).__name__})") from error
+        raise DeadlineExceeded(f"{url} did not finish within the timeout{_why(error)}") from error
     except httpx.ConnectError as error:
         raise ConnectionFailed(f"cannot connect to {url}: {error}", retryable=_may_pass(error)) from error
     except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
@@ -141,6 +149,10 @@ def mapped_errors(url: str, *, answering: bool = False) -> Iterator[None]:
         raise InvalidResponse(f"{url} sent a body that does not match its Content-Encoding: {error}") from error
     except httpx.HTTPError as error:
         raise ConnectionFailed(f"cannot talk to {url}: {error}") from error
+
+
+def _why(error: Exception) -> str:
+    return f" ({error or type(error).__name__})"
 
 
 def _may_pass(error: BaseException | None) -> bool:
@@ -169,4 +181,5 @@ def _text(told: Mapping[str, object], key: str) -> str | None:
 def _without_body(answer: Answer) -> str:
     """What to say when the answer has no error of the server's form."""
     start = bytes(answer.body[:_SHOWN_CHARACTERS]).decode("utf-8", "replace").strip()
-    return f"answered without foveal's error body: {start}" if start else "answered without a body"
+    by = f"answered through {answer.proxy}" if answer.proxy else "answered"
+    return f"{by} without foveal's error body: {start}" if start else f"{by} without a body"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, overload
+from typing import Self, Unpack, overload
 
 import httpx
 
 from foveal_client import _defaults
 from foveal_client._answers import Answer, check_status, mapped_errors
 from foveal_client._errors import DeadlineExceeded, FovealError
-from foveal_client._images import ImageInput, is_ready_to_send, read_images
+from foveal_client._files import ReadingThreads
+from foveal_client._images import ImageInput, ImageT, is_ready_to_send, read_images
 from foveal_client._requests import Call, encode_call
 from foveal_client._retry import Clock, Tries
 from foveal_client._session import READY, Session, not_ready_or_raise
 from foveal_client._types import Embedding, EncodeKeywords, Held, ServerInfo
 from foveal_client._wire import read_answer, read_held, read_info, read_models
-
-ImageT = TypeVar("ImageT", bound=ImageInput)
 
 
 class Client:
@@ -27,9 +27,9 @@ class Client:
 
     `base_url` is `$FOVEAL_URL` or http://127.0.0.1:8000; with a list, calls take turns, and one whose server is down,
     draining or full goes to another at once. `api_key` is `$FOVEAL_API_KEY` or none. `timeout` is the total of a call
-    in seconds, retries included. `transport` replaces the network (httpx.MockTransport, a proxy);
-    `http_client` replaces the whole httpx client and stays the caller's to close; `clock` is for tests.
-    Every call raises FovealError: see the tree in `foveal_client._errors`.
+    in seconds, retries and reading of files included. Servers elsewhere are asked through the environment's proxies.
+    `transport` replaces the network (httpx.MockTransport), `http_client` the whole httpx client, which stays the
+    caller's to close; `clock` is for tests. Every call raises FovealError: see the tree in `foveal_client._errors`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Client:
     ) -> None:
         self._session = Session.of(base_url, api_key, timeout, max_retries, clock)
         self._owns_http = http_client is None
-        self._http = http_client or httpx.Client(transport=transport, limits=_defaults.LIMITS)
+        self._http = http_client or self._session.network(transport).client(transport)
 
     @overload
     def encode(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Embedding: ...
@@ -108,7 +108,7 @@ class Client:
     def _encode(self, images: Sequence[ImageInput], options: EncodeKeywords, *, hold: bool = False) -> Answer:
         tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
         request_id = options.pop("request_id", None)
-        return self._send(encode_call(read_images(images), options, request_id, hold=hold), tries)
+        return self._send(encode_call(read_images(images, tries.seconds_left), options, request_id, hold=hold), tries)
 
     def _send(self, call: Call, tries: Tries) -> Answer:
         """A 200, after as many tries as the rules allow."""
@@ -133,7 +133,7 @@ class Client:
                     body += chunk
         finally:
             response.close()
-        return Answer(response.status_code, response.headers, body)
+        return Answer.of(response, body)
 
 
 class AsyncClient:
@@ -152,7 +152,8 @@ class AsyncClient:
     ) -> None:
         self._session = Session.of(base_url, api_key, timeout, max_retries, clock)
         self._owns_http = http_client is None
-        self._http = http_client or httpx.AsyncClient(transport=transport, limits=_defaults.LIMITS)
+        self._threads = ReadingThreads()
+        self._http = http_client or self._session.network(transport).async_client(transport)
 
     @overload
     async def encode(self, image: ImageInput, **options: Unpack[EncodeKeywords]) -> Embedding: ...
@@ -213,7 +214,8 @@ class AsyncClient:
         tries = self._session.tries(options.pop("timeout", None), options.pop("max_retries", None))
         request_id = options.pop("request_id", None)
         is_cheap = all(is_ready_to_send(each) for each in images)
-        sources = read_images(images) if is_cheap else await asyncio.to_thread(read_images, images)
+        read = partial(read_images, images, tries.seconds_left)
+        sources = read() if is_cheap else await self._threads.run(read, tries.seconds_left())
         return await self._send(encode_call(sources, options, request_id, hold=hold), tries)
 
     async def _send(self, call: Call, tries: Tries) -> Answer:
@@ -245,4 +247,4 @@ class AsyncClient:
                     body += chunk
         finally:
             await response.aclose()
-        return Answer(response.status_code, response.headers, body)
+        return Answer.of(response, body)

@@ -6,6 +6,7 @@ FovealError
 │   └── ConnectionLost            a connection that broke before or while the server answered
 ├── DeadlineExceeded              the call's total timeout passed, here or on the server
 │   └── ServerDeadlineExceeded    504 deadline_exceeded (an APIStatusError too)
+├── InvalidEnvironment            a proxy or certificates of the environment that cannot be used (a ValueError too)
 ├── InvalidResponse               an answer that does not keep to the format
 └── APIStatusError                the server said no; one class per code:
     ├── InvalidRequest            400 invalid_request, and parent of what only the caller can mend
@@ -40,6 +41,10 @@ class FovealError(Exception):
 
     retryable: bool = False
     """True when the same call may succeed later."""
+
+
+class InvalidEnvironment(FovealError, ValueError):
+    """A variable such as HTTPS_PROXY or SSL_CERT_FILE that cannot be used; raised when a client is made."""
 
 
 class ConnectionFailed(FovealError):

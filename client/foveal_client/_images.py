@@ -7,15 +7,15 @@ import binascii
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, Union
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
 
+from foveal_client._files import read_file
 from foveal_client._png import png_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ImageInput: TypeAlias = Union[str, os.PathLike[str], bytes, bytearray, memoryview, npt.NDArray[np.uint8], "Image.Image"]
 """An encoded file's bytes or path, an http(s) URL, a data-URI, uint8 pixels, or a Pillow image."""
+ImageT = TypeVar("ImageT", bound=ImageInput)
 
 _PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 _CONVERTED_MODES = frozenset({"CMYK", "YCbCr", "LAB", "HSV", "PA", "RGBa", "RGBX"})
@@ -40,15 +41,15 @@ Source: TypeAlias = bytes | Url
 """An image ready to be sent."""
 
 
-def read_image(image: ImageInput) -> Source:
-    """One image ready to be sent.
+def read_image(image: ImageInput, check: Callable[[], object] | None = None) -> Source:
+    """One image ready to be sent. `check` is called now and then while a file is read, and may raise.
 
     Raises OSError for a file that cannot be read, ValueError for an array or a data-URI that is no image,
     TypeError for anything else. May read a file or compress pixels: asynchronous callers run it in a thread.
     """
     match image:
         case str():
-            return _from_text(image)
+            return _from_text(image, check)
         case bytes():
             return image
         case bytearray() | memoryview():
@@ -56,22 +57,24 @@ def read_image(image: ImageInput) -> Source:
         case np.ndarray():
             return png_of(image)
         case os.PathLike():
-            return Path(image).read_bytes()
+            return read_file(image, check)
     if _is_pillow_image(image):
         return _from_pillow(image)
     raise TypeError(f"an image is a path, bytes, URL, data-URI, uint8 array or Pillow image, not {_kind(image)}")
 
 
-def read_images(images: Sequence[ImageInput]) -> list[Source]:
+def read_images(images: Sequence[ImageInput], check: Callable[[], object] | None = None) -> list[Source]:
     """All images ready to be sent, in order. Raises as `read_image`, naming which one; ValueError for none."""
     if not images:
         raise ValueError("there is no image to encode")
     if len(images) == 1:
-        return [read_image(images[0])]
+        return [read_image(images[0], check)]
     sources = []
     for place, image in enumerate(images):
+        if check is not None:
+            check()
         try:
-            sources.append(read_image(image))
+            sources.append(read_image(image, check))
         except (TypeError, ValueError, OSError) as error:
             error.add_note(f"in images[{place}]")
             raise
@@ -83,12 +86,12 @@ def is_ready_to_send(image: object) -> bool:
     return isinstance(image, bytes) or (isinstance(image, str) and _is_url(image))
 
 
-def _from_text(text: str) -> Source:
+def _from_text(text: str, check: Callable[[], object] | None) -> Source:
     if _is_url(text):
         return Url(text)
     if text[:5].lower() == "data:":
         return _from_data_uri(text)
-    return Path(text).read_bytes()
+    return read_file(text, check)
 
 
 def _is_url(text: str) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
+import httpx
+
 from foveal_client._errors import APIStatusError, ConnectionFailed, FovealError
+from foveal_client._proxies import has_host
 
 AWAY_SECONDS = 1.0
 """A server that failed is passed over for so long, or for as long as it asked to wait."""
@@ -57,6 +60,12 @@ def urls_of(given: str | Sequence[str]) -> list[str]:
     for url in urls:
         if not url.lower().startswith(("http://", "https://")):
             raise ValueError(f"base_url must begin with http:// or https://, not {url!r}")
+        try:
+            is_whole = has_host(httpx.URL(url))
+        except httpx.InvalidURL as error:
+            raise ValueError(f"base_url is no URL: {error}") from None
+        if not is_whole:
+            raise ValueError(f"base_url names no host that there could be: {url!r}")
     if not urls:
         raise ValueError("base_url is an empty list: name a server, or leave it out")
     return list(dict.fromkeys(urls))

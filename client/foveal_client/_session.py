@@ -10,6 +10,7 @@ import httpx
 
 from foveal_client import _defaults
 from foveal_client._errors import APIStatusError, ConnectionFailed, DeadlineExceeded, FovealError
+from foveal_client._http import Network
 from foveal_client._requests import Call, timeout_header
 from foveal_client._retry import Clock, Tries
 from foveal_client._servers import Servers, urls_of
@@ -46,6 +47,10 @@ class Session:
         key = (api_key or environment_key or "").strip()
         headers = {"User-Agent": "foveal-client"} | ({"Authorization": f"Bearer {key}"} if key else {})
         return cls(servers, headers, _positive(timeout), _not_negative(max_retries), clock)
+
+    def network(self, transport: object) -> Network:
+        """The ways to the servers; nothing of the environment counts for a transport of the caller's."""
+        return Network.to(self.servers.urls) if transport is None else Network()
 
     def tries(self, timeout: float | None = None, max_retries: int | None = None) -> Tries:
         """The patience of one call that begins now. Raises ValueError for lengths that are none."""

@@ -16,6 +16,8 @@ import time
 
 import httpx
 
+from foveal_client._http import Network
+
 POLL_SECONDS = 0.2
 BACK_SECONDS = 120.0
 
@@ -66,7 +68,7 @@ def is_back(http: httpx.Client) -> bool:
 def main() -> int:
     """The load test's exit code, or 1 when nothing was killed or the server did not come back."""
     args = parse()
-    with httpx.Client(base_url=args.url, timeout=5.0, trust_env=False) as http:
+    with Network.straight_to([args.url]).client(base_url=args.url, timeout=5.0) as http:
         if not is_back(http):
             print("chaos: the server is not ready", file=sys.stderr)
             return 1

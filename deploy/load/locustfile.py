@@ -44,6 +44,10 @@ class Caller(HttpUser):
 
     wait_time = constant_throughput(1)
 
+    def on_start(self) -> None:
+        """No proxy and no .netrc of the environment: the server is what is measured."""
+        self.client.trust_env = False
+
     @task
     def encode(self) -> None:
         """One raw picture; the error's code is the name of a failure."""

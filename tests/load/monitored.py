@@ -22,6 +22,7 @@ import httpx
 
 from foveal.bench.serve.pictures import synthetic
 from foveal.demo.server import serving
+from foveal.files import write_text
 from tests.load.expressions import Finding, asked, of_alerts, of_dashboards, of_exemplars, of_metrics
 from tests.load.page import write_page
 from tests.load.prometheus import SCRAPE_SECONDS, Prometheus, watching
@@ -77,7 +78,7 @@ def main() -> int:
             findings = look(prometheus)
     if findings is None:
         print("Prometheus is missing: no query was asked (on Debian: apt-get install prometheus)")
-    (args.out / "queries.json").write_text(json.dumps([asdict(f) for f in findings or ()], indent=1))
+    write_text(args.out / "queries.json", json.dumps([asdict(f) for f in findings or ()], indent=1))
     write_page(args.out, findings)
     are_good = told(findings or ())
     if findings is not None:

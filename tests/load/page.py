@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from foveal.files import write_text
 from tests.load.expressions import Finding
 
 STYLE = (
@@ -27,7 +28,7 @@ def write_page(out: Path, findings: Sequence[Finding] | None) -> None:
         body.append(f"<h2>Queries: {good} of {len(findings)} as they should be</h2>")
         body.append(_table(("where", "verdict", "series", "expression"), map(_row, findings)))
     text = f"<!doctype html><meta charset=utf-8><title>foveal: load test</title><style>{STYLE}</style>"
-    (out / "report.html").write_text(text + "\n".join(body) + "\n")
+    write_text(out / "report.html", text + "\n".join(body) + "\n")
 
 
 def _load(out: Path) -> list[str]:

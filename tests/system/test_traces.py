@@ -68,7 +68,9 @@ def test_a_collector_receives_every_stage_of_a_request(collector: Collector) -> 
         assert answer.status_code == 200
         running.until(lambda: any(span.name == "POST /encode" for span in collector.spans))
         assert any(TRACE in line for line in running.lines)  # the log line leads to it
-        metrics = httpx.get(running.url + "/metrics", headers={"Accept": "application/openmetrics-text"})
+        metrics = httpx.get(
+            running.url + "/metrics", headers={"Accept": "application/openmetrics-text"}, trust_env=False
+        )
         assert f'trace_id="{TRACE}"' in metrics.text
     spans = {span.name: span for span in collector.spans}
     stages = {"fetch", "probe", "prep", "queue", "copy_in", "encode", "copy_out", "serialize"}

@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from foveal import __version__
 from foveal.engine.course import Course, Stage
 from foveal.errors import ConfigurationError
+from foveal_client._proxies import is_this_machine
 
 if TYPE_CHECKING:
+    import requests
     from opentelemetry.sdk.trace import TracerProvider
 
 log = logging.getLogger(__name__)
@@ -46,8 +49,20 @@ def make_tracing(endpoint: str | None) -> Tracing | None:
     ours = Resource({"service.name": "foveal", "service.version": __version__})
     resource = ours.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME and the like win
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")))
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", session=_session(endpoint))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider)
+
+
+def _session(endpoint: str) -> requests.Session | None:
+    """For a collector on this machine one that asks no proxy; else the exporter's own, which has variables for all."""
+    if not is_this_machine(urlsplit(endpoint).hostname or ""):
+        return None
+    import requests
+
+    session = requests.Session()
+    session.trust_env = False
+    return session
 
 
 class Tracing:

@@ -6,7 +6,6 @@ Needs a CUDA device. The tower has the shape of Qwen3-VL-8B's, or that of --mode
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from foveal.bench.feeder import Feeder
+from foveal.bench.figures import plot_path, save_plot, write_figures
 from foveal.bench.floor import floor_milliseconds
 from foveal.bench.reference import ReferenceTower
 from foveal.bench.shape import QWEN3_VL_8B
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, help="checkpoint folder whose config.json to use; default: Qwen3-VL-8B's shape"
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--plot", type=Path, help="write a picture here (needs matplotlib)")
+    parser.add_argument("--plot", type=plot_path, help="write a picture here (needs matplotlib)")
     parser.add_argument("--without-transformers", action="store_true", help="leave the reference out")
 
 
@@ -78,14 +78,14 @@ def run(args: argparse.Namespace) -> int:
     )
     reference = None if args.without_transformers else ReferenceTower(folder)
     rows = [_row(feeder, reference, *case) for case in CASES]
-    _print(rows)
     if args.json:
         ladder = [{"tokens": b.tokens, "items": b.items, "milliseconds": b.milliseconds} for b in told.budgets]
         facts = {"capture_seconds": seconds, "device_bytes": used, "weights_bytes": weights, "budgets": ladder}
         facts |= {"ms_per_patch2": told.ms_per_patch2, "typical_patches": told.typical_patches}
-        args.json.write_text(json.dumps({**facts, "cases": [asdict(row) for row in rows]}, indent=1))
+        write_figures(args.json, {**facts, "cases": [asdict(row) for row in rows]})
     if args.plot:
         _plot(args.plot, rows)
+    _print(rows)
     return 0
 
 
@@ -166,4 +166,4 @@ def _plot(path: Path, rows: list[Row]) -> None:
     axis.set_yscale("log")
     axis.set_ylabel("milliseconds")
     axis.legend()
-    figure.savefig(path, dpi=120)
+    save_plot(path, figure, dpi=120)

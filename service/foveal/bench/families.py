@@ -8,7 +8,6 @@ worker does; transformers runs eagerly on inputs that are on the GPU already, at
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from foveal.bench.feeder import Feeder
+from foveal.bench.figures import write_figures
 from foveal.bench.reference import ReferenceTower
 from foveal.bench.shape import SHAPES
 from foveal.families.catalogue import spec_of
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'shape':24}" + "".join(f"{head:>13}" for head in heads), flush=True)
     rows = [_row(SHAPES / name) for name in args.shapes or sorted(p.name for p in SHAPES.iterdir())]
     if args.json:
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        write_figures(args.json, [asdict(row) for row in rows])
     return 0
 
 

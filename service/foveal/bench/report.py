@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from foveal.bench.figures import save_plot, write_figures
 from foveal.bench.packing import Result
 from foveal.errors import ConfigurationError
 
@@ -24,7 +24,7 @@ def table(results: Sequence[Result]) -> str:
 
 def write_json(path: Path, given: Mapping[str, object], results: Iterable[Result]) -> None:
     """What was given and what came out."""
-    path.write_text(json.dumps({"given": given, "results": [asdict(r) for r in results]}, indent=2) + "\n")
+    write_figures(path, {"given": given, "results": [asdict(r) for r in results]}, indent=2)
 
 
 def draw(path: Path, results: Sequence[Result]) -> None:
@@ -49,7 +49,7 @@ def draw(path: Path, results: Sequence[Result]) -> None:
         axis.set_xlabel("images that wait")
         axis.grid(alpha=0.3)
     left.legend()
-    figure.savefig(path, dpi=110)
+    save_plot(path, figure)
     pyplot.close(figure)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from foveal.bench.figures import write_figures
 from foveal.bench.mixture import plans as mixture
 from foveal.bench.shape import QWEN3_VL_8B
 from foveal.engine.assembly import Service, assemble
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     for devices in args.devices[1:]:
         print(f"{devices} encodes {found[devices]['tokens/s'] / first:.2f} times as many tokens as {args.devices[0]}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        write_figures(args.json, found)
     return 0
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import select
 import sys
+from typing import TextIO
 
 from foveal import __version__
 from foveal.cli.parsers import Parser, refuse_command
@@ -19,8 +23,32 @@ COMMANDS = {
 }
 
 
+OUTPUT_FAILED, NOBODY_READS = 1, 128 + 13
+"""13 is SIGPIPE: what a shell sees of other programs whose output nobody reads any more."""
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; the exit code."""
+    """Entry point; the exit code. Ends quietly when what it prints to is closed, as by `| head`."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        if not any(map(_is_closed, (sys.stdout, sys.stderr))):
+            raise
+        _print_no_more()
+        return NOBODY_READS
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        _print_no_more()
+        print(f"foveal: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return OUTPUT_FAILED
+
+
+def _run(argv: list[str] | None) -> int:
     args = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="foveal", description="Images in, vision-encoder embeddings out.")
     parser.add_argument("--version", action="version", version=f"foveal {__version__}")
@@ -41,6 +69,22 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """True for a pipe or a terminal that has no other end any more."""
+    if stream is None:
+        return False
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _print_no_more() -> None:
+    """Have what is still to be printed go nowhere: the interpreter would complain of it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _module(name: str):  # type: ignore[no-untyped-def]

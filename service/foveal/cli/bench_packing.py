@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from foveal.bench.figures import plot_path
 from foveal.bench.packing import Costs, assumed_costs, compare
 from foveal.bench.report import draw, table, write_json
 from foveal.engine.ladder import MAX_BUDGET_TOKENS, Attention, inferred_budgets
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, help=f"workers that share the queue {shown}")
     parser.add_argument("--seed", type=int, default=0, help=f"of the mixture {shown}")
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--plot", type=Path, help="draw them here (needs matplotlib)")
+    parser.add_argument("--plot", type=plot_path, help="draw them here (needs matplotlib)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,13 +50,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         costs = Costs(read_budgets(args.costs), attention)
     results = compare(costs, args.depths, args.packs, args.workers, args.seed)
-    print("padded tokens, % of real ones / time over no padding in fewest runs / most packs that one image waited\n")
-    print(table(results))
+    # Before the table, which may be for nobody: `| head`.
     if args.json is not None:
         given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
         write_json(args.json, given, results)
     if args.plot is not None:
         draw(args.plot, results)
+    print("padded tokens, % of real ones / time over no padding in fewest runs / most packs that one image waited\n")
+    print(table(results))
     return 0
 
 

@@ -23,6 +23,7 @@ from foveal.errors import ConfigurationError
 from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
 from foveal_client import Client, Embedding, FovealError, InvalidRequest, ServerInfo
+from foveal_client._http import Network
 
 READY_SECONDS = 300
 POLL_SECONDS = 0.2
@@ -68,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
     with serving(flags) as url:
         print(f"server at {url}, waiting for its workers ...", flush=True)
         print(f"ready after {_wait_ready(url):.1f} s\n")
-        with Client(url, timeout=ENCODE_SECONDS) as client:
+        with (
+            Network.straight_to([url]).client() as http,
+            Client(url, timeout=ENCODE_SECONDS, http_client=http) as client,
+        ):
             info = client.info()
             results = _encode(client, pictures, _spec(served.model), leave_out)
     print_costs(results)
@@ -138,7 +142,7 @@ def _draw(path: Path, results: Results, info: ServerInfo) -> None:
 
 def _wait_ready(url: str) -> float:
     began = time.monotonic()
-    with httpx.Client(base_url=url, trust_env=False) as http:
+    with Network.straight_to([url]).client(base_url=url) as http:
         while time.monotonic() - began < READY_SECONDS:
             try:
                 if http.get("/ready").status_code == httpx.codes.OK:

@@ -8,55 +8,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, closing
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
 
 import httpx
 
 from foveal.cli.encode_inputs import Picture, find_pictures
-from foveal.cli.encode_outputs import Folder, OneFile, Output, write_answer, write_npy, write_npy_bits
-from foveal_client import (
-    AsyncClient,
-    ConnectionFailed,
-    Embedding,
-    EncodeOptions,
-    FovealError,
-    InvalidRequest,
-    MethodNotAllowed,
-    ModelNotFound,
-    NotFound,
-    Unauthorized,
-)
+from foveal.cli.encode_outputs import Folder, Output, write_answer, write_npy, write_npy_bits
+from foveal.cli.encode_partial import OneFile
+from foveal.cli.encode_work import OPTIONS, WRONG, Job, Tally
+from foveal_client import AsyncClient
 
 TIMEOUT_SECONDS = 120.0
 MAX_RETRIES = 5
-_HOPELESS = (ConnectionFailed, Unauthorized, ModelNotFound, NotFound, MethodNotAllowed)
-"""Errors that every other picture would meet as well; so is `invalid_request` itself, which is about the options."""
-_OPTIONS = ("output", "dtype", "normalize", "min_pixels", "max_pixels", "background", "oversize")
 _EPILOG = """exit codes: 0 all pictures were encoded; 1 some were not (they are listed at the end);
-2 the arguments are wrong, the output cannot be written, or the server cannot be used."""
+2 the arguments are wrong, the output cannot be written, or the server cannot be used; 130, 143 stopped by a signal.
 
-
-@dataclass
-class Tally:
-    """What became of the pictures."""
-
-    encoded: int = 0
-    tokens: int = 0
-    failures: list[tuple[Picture, Exception]] = field(default_factory=list)
-    stopped_by: FovealError | None = None
-    """Why the rest was not tried."""
-
-    @property
-    def exit_code(self) -> int:
-        """The command's exit code."""
-        if self.stopped_by is not None:
-            return 2
-        return 1 if self.failures else 0
+A command that is stopped keeps what it has in OUT.safetensors.partial, and the same command goes on from there."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,18 +51,37 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace, transport: httpx.AsyncBaseTransport | None = None) -> int:
     """Encode what the command line asks for; returns the exit code. `transport` replaces the network in tests."""
     try:
-        pictures = find_pictures(args.paths, args.recursive)
+        _check_output(args)
+        found = find_pictures(args.paths, args.recursive)
         client = AsyncClient(
             args.url, api_key=args.api_key, timeout=args.timeout, max_retries=MAX_RETRIES, transport=transport
         )
-        with closing(_open_output(args)) as output:
-            tally = asyncio.run(_encode_all(client, pictures, output, args))
-            output.finish()
+        output = _open_output(args, found.pictures)
     except (ValueError, OSError) as error:
-        print(f"foveal encode: {error}", file=sys.stderr)
-        return 2
-    _report(tally, len(pictures), args)
-    return tally.exit_code
+        _tell(error)
+        return WRONG
+    job = Job(client, found.pictures, output, args)
+    job.tally.failures += found.unreadable
+    with closing(output):
+        said = _work(job, output)
+    _report(job.tally, len(found.pictures), args, said)
+    return job.tally.exit_code
+
+
+def _work(job: Job, output: Output) -> str | None:
+    """Do the job, and give its output the final name or keep what there is; a sentence to tell of that."""
+    tally = job.tally
+    try:
+        asyncio.run(job.run())
+        if tally.stopped_by is None:
+            return output.finish(len(tally.failures))
+    except OSError as error:  # the output's: a full disk, say
+        tally.stopped_by = error
+    except BaseException:  # not ours to judge, but nothing is lost by it
+        if said := output.keep():
+            _tell(said)
+        raise
+    return output.keep()
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -128,91 +116,49 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _open_output(args: argparse.Namespace) -> Output:
+def _check_output(args: argparse.Namespace) -> None:
+    """Raises ValueError for a place that nothing can be written to, or whose ending promises another format."""
+    path: Path | None = args.output_file
+    if path is None:
+        return
+    if args.format != "safetensors" or args.npy_bits or path.suffix.lower() == ".npy":
+        raise ValueError("--output-file is always one .safetensors; .npy files need --output-dir and --format npy")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; --output-dir writes into one")
+    if path.suffix.lower() != ".safetensors":
+        has = f"the ending {path.suffix}" if path.suffix else "no ending"
+        raise ValueError(f"--output-file {path} has {has}; only .safetensors files are written: give it that ending")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no regular file; choose another --output-file")
+
+
+def _open_output(args: argparse.Namespace, pictures: Sequence[Picture]) -> Output:
     """Where embeddings go. Raises OSError or ValueError before any picture is sent."""
+    options = {name: getattr(args, name) for name in OPTIONS}
     if args.output_file is not None:
-        if args.format != "safetensors" or args.npy_bits:
-            raise ValueError("--output-file is always one .safetensors; .npy files need --output-dir")
-        if args.output_file.is_dir():
-            raise ValueError(f"{args.output_file} is a folder; --output-dir writes into one")
-        return OneFile(args.output_file)
+        return OneFile(args.output_file, [picture.name for picture in pictures], options, _tell)
     if args.format == "npy":
-        return Folder(args.output_dir, ".npy", write_npy_bits if args.npy_bits else write_npy)
-    return Folder(args.output_dir, ".safetensors", write_answer)
+        return Folder(args.output_dir, ".npy", write_npy_bits if args.npy_bits else write_npy, options)
+    return Folder(args.output_dir, ".safetensors", write_answer, options)
 
 
-async def _encode_all(
-    client: AsyncClient, pictures: Sequence[Picture], output: Output, args: argparse.Namespace
-) -> Tally:
-    """Encode and keep every picture, in order; bad ones are noted and passed over."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    options = cast(EncodeOptions, {name: getattr(args, name) for name in _OPTIONS})
-    tally = Tally()
-    bar: Any = tqdm(total=len(pictures), unit="picture", file=sys.stderr, disable=True if args.quiet else None)
-    async with client, aclosing(_embeddings(client, pictures, options, args.concurrency)) as results:
-        with bar:
-            async for picture, result in results:
-                await _keep(output, picture, result, tally)
-                bar.update()
-                if tally.stopped_by is not None:
-                    break
-    return tally
-
-
-async def _embeddings(
-    client: AsyncClient, pictures: Sequence[Picture], options: EncodeOptions, concurrency: int
-) -> AsyncGenerator[tuple[Picture, Embedding | Exception]]:
-    """Results in the order of the pictures, with at most `concurrency` of them at work or waiting to be taken."""
-    tasks: deque[tuple[Picture, asyncio.Task[Embedding | Exception]]] = deque()
-    try:
-        for picture in pictures:
-            if len(tasks) == concurrency:
-                first, task = tasks.popleft()
-                yield first, await task
-            tasks.append((picture, asyncio.create_task(_encode(client, picture, options))))
-        while tasks:
-            first, task = tasks.popleft()
-            yield first, await task
-    finally:
-        for _, task in tasks:
-            task.cancel()
-        await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
-
-
-async def _encode(client: AsyncClient, picture: Picture, options: EncodeOptions) -> Embedding | Exception:
-    try:
-        return await client.encode(picture.path, **options)
-    except (FovealError, OSError) as error:
-        return error
-
-
-async def _keep(output: Output, picture: Picture, result: Embedding | Exception, tally: Tally) -> None:
-    """Write one embedding, in a thread, or note why there is none."""
-    if isinstance(result, _HOPELESS) or type(result) is InvalidRequest:
-        tally.stopped_by = result
-        return
-    if isinstance(result, Exception):
-        tally.failures.append((picture, result))
-        return
-    try:
-        await asyncio.to_thread(output.add, picture.name, result)
-    except ValueError as error:
-        tally.failures.append((picture, error))
-        return
-    tally.encoded += 1
-    tally.tokens += result.tokens
-
-
-def _report(tally: Tally, total: int, args: argparse.Namespace) -> None:
+def _report(tally: Tally, total: int, args: argparse.Namespace, said: str | None) -> None:
     """Failures one a line, then what was done; all on stderr."""
     for picture, error in tally.failures:
-        print(f"{picture.path}: {error}", file=sys.stderr)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        print(f"{picture.path}: {reason}", file=sys.stderr)
     if tally.stopped_by is not None:
-        print(f"foveal encode: {tally.stopped_by}", file=sys.stderr)
-        print(f"foveal encode: stopped after {tally.encoded} of {total} pictures", file=sys.stderr)
+        _tell(tally.stopped_by)
+        _tell(f"stopped after {tally.encoded} of {total} pictures")
     elif tally.failures:
-        print(f"foveal encode: {len(tally.failures)} of {total} pictures failed", file=sys.stderr)
-    if tally.encoded and not args.quiet:
+        _tell(f"{len(tally.failures)} of {total} pictures failed")
+    if said is not None:
+        _tell(said)
+    elif tally.encoded and not args.quiet:
         where = args.output_file or args.output_dir
-        print(f"{tally.encoded} pictures, {tally.tokens} tokens -> {where}", file=sys.stderr)
+        earlier = f" ({tally.kept} of them by an earlier run)" if tally.kept else ""
+        print(f"{tally.encoded} pictures{earlier}, {tally.tokens} tokens -> {where}", file=sys.stderr)
+
+
+def _tell(what: object) -> None:
+    print(f"foveal encode: {what}", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,23 +21,35 @@ class Picture(NamedTuple):
     """Its path below the nearest folder that holds all inputs, with slashes: no two pictures share one."""
 
 
-def find_pictures(paths: Sequence[Path], recursive: bool) -> list[Picture]:
+class Found(NamedTuple):
+    """What the paths of a command line lead to."""
+
+    pictures: list[Picture]
+    unreadable: list[tuple[Picture, Exception]]
+    """Folders that could not be looked into, and why: there may have been pictures."""
+
+
+def find_pictures(paths: Sequence[Path], recursive: bool) -> Found:
     """All pictures, in the order given and by name within a folder; one that is named twice comes once.
 
     Raises ValueError for a path that is not there, and when there is no picture at all.
     """
     found: dict[Path, None] = {}
+    unreadable: list[OSError] = []
     roots = []
     for path in map(_absolute, paths):
-        if not path.exists():
-            raise ValueError(f"{path}: no such file or folder")
+        _check_there(path)
         roots.append(path if path.is_dir() else path.parent)
-        found |= dict.fromkeys(_in_folder(path, recursive) if path.is_dir() else [path])
+        found |= dict.fromkeys(_in_folder(path, recursive, unreadable.append) if path.is_dir() else [path])
     if not found:
         hint = "" if recursive else "; --recursive looks into the folders below as well"
-        raise ValueError(f"no pictures in {', '.join(map(str, paths))}{hint}")
+        why = "".join(f"; {error.filename} cannot be looked into: {error.strerror}" for error in unreadable)
+        raise ValueError(f"no pictures in {', '.join(map(str, paths))}{why or hint}")
     root = os.path.commonpath(roots)
-    return [Picture(path, _name(path.relative_to(root))) for path in found]
+    return Found(
+        [Picture(path, _name(path.relative_to(root))) for path in found],
+        [(Picture(Path(error.filename), error.filename), error) for error in unreadable],
+    )
 
 
 def _absolute(path: Path) -> Path:
@@ -45,8 +57,19 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _in_folder(folder: Path, recursive: bool) -> Iterator[Path]:
-    for place, below, names in os.walk(folder):
+def _check_there(path: Path) -> None:
+    """Raises ValueError unless something is there."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        what = "a link to a file that is not there" if path.is_symlink() else "no such file or folder"
+        raise ValueError(f"{path}: {what}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+
+
+def _in_folder(folder: Path, recursive: bool, unreadable: Callable[[OSError], object]) -> Iterator[Path]:
+    for place, below, names in os.walk(folder, onerror=unreadable):
         below[:] = sorted(name for name in below if recursive and not name.startswith("."))
         for name in sorted(names):
             if not name.startswith(".") and Path(name).suffix.lower() in PICTURE_SUFFIXES:

@@ -6,117 +6,109 @@ Files appear under their name only when they are complete, with the permissions 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import struct
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from foveal.cli.encode_header import About, bytes_of, safetensors_header
+from foveal.files import replacing
 from foveal_client import Embedding
 
-_DTYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "int64": "I64"}
-_ALIGNMENT = 8
-_COPY_BYTES = 16 * 1024 * 1024
+_SUFFIXES = (".safetensors", ".npy")
 
 
 class Output(Protocol):
-    """Takes embeddings one by one, then is finished once or closed without."""
+    """Takes embeddings one by one, then is finished, or keeps what it has; closed in any case."""
 
     def add(self, name: str, embedding: Embedding) -> None:
-        """Keep one picture's embedding. Raises OSError, or ValueError for one that does not belong to the others."""
+        """Take one picture's embedding. Raises OSError, or ValueError for one that does not belong to the others."""
 
-    def finish(self) -> None:
-        """Write what describes all of them. Raises OSError."""
+    def finish(self, num_failures: int) -> str | None:
+        """Put everything under its final name; a sentence where that would lose what is there. Raises OSError."""
 
-    def close(self) -> None:
-        """Let go of temporary files."""
-
-
-class OneFile:
-    """One .safetensors: a tensor for each picture, by its name; grids, hashes and levels in `__metadata__`.
-
-    The header of the format comes first but is known last, so the tensors wait in a temporary file beside.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._tensors = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115 - closed by close()
-        self._entries: list[tuple[str, npt.NDArray[Any]]] = []
-        self._about = About()
-
-    def add(self, name: str, embedding: Embedding) -> None:
-        """Append one tensor."""
-        self._about.add(name, embedding)
-        self._tensors.write(_bytes_of(embedding.values))
-        # The header needs dtype and shape only; a broadcast scalar has both and keeps no memory.
-        self._entries.append((name, np.broadcast_to(np.zeros((), embedding.values.dtype), embedding.shape)))
-
-    def finish(self) -> None:
-        """Put header and tensors together. Without any picture there is no file."""
-        if not self._entries:
-            return
-        self._tensors.seek(0)
-        with _replacing(self._path) as file:
-            file.write(safetensors_header(self._entries, self._about.metadata()))
-            shutil.copyfileobj(self._tensors, file, _COPY_BYTES)
+    def keep(self) -> str | None:
+        """The command is stopped: a sentence that says what is kept and where, or None. Raises OSError."""
 
     def close(self) -> None:
-        """Remove the temporary file."""
-        self._tensors.close()
+        """Let go of files."""
 
 
 class Folder:
     """A file for each picture, NAME + suffix, and `manifest.json` which describes them all."""
 
-    def __init__(self, folder: Path, suffix: str, write: Callable[[IO[bytes], Embedding], None]) -> None:
+    def __init__(
+        self, folder: Path, suffix: str, write: Callable[[IO[bytes], Embedding], None], options: Mapping[str, Any]
+    ) -> None:
         self._folder, self._suffix, self._write = folder, suffix, write
-        self._about = About()
+        self._options, self._about = dict(options), About()
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"File exists, and it is no folder: {folder}; choose another --output-dir")
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, name: str, embedding: Embedding) -> None:
         """Write one file, in folders like the picture's."""
-        self._about.add(name, embedding)
-        path = self._folder / (name + self._suffix)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _replacing(path) as file:
+        self._about.check(embedding)
+        with replacing(self._folder / (name + self._suffix)) as file:
             self._write(file, embedding)
+        self._about.add(name, embedding)
 
-    def finish(self) -> None:
+    def finish(self, num_failures: int) -> str | None:
         """Write the manifest."""
-        with _replacing(self._folder / "manifest.json") as file:
-            file.write(json.dumps(self._about.facts, indent=1).encode())
+        return self._describe(is_complete=not num_failures)
+
+    def keep(self) -> str | None:
+        """Write the manifest of what there is."""
+        if not self._about.facts["keys"]:
+            return None
+        told = self._describe(is_complete=False)
+        return told or f"{len(self._about.facts['keys'])} pictures are in {self._folder}, and in its manifest.json"
 
     def close(self) -> None:
         """Nothing is held open between pictures."""
 
+    def _describe(self, is_complete: bool) -> str | None:
+        """Write the manifest, with what an equal run before had in it; beside it where it tells of more."""
+        facts: dict[str, Any] = self._about.facts | {"options": self._options}
+        if not facts["keys"]:
+            return None
+        path, earlier = self._folder / "manifest.json", self._earlier()
+        beside = None
+        if earlier is not None and _are_alike(earlier, facts):
+            facts = self._joined(earlier, facts)
+        elif path.exists() and not is_complete:
+            path = path.with_name("manifest.json.partial")
+            beside = f"manifest.json tells of an earlier run and stays as it was; this one is described in {path}"
+        with replacing(path) as file:
+            file.write(json.dumps(facts, indent=1).encode())
+        return beside
 
-class About:
-    """What must travel with values: model, dtype and levels of all; grid, tokens, hash and key by name."""
+    def _earlier(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self._folder / "manifest.json").read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and isinstance(found.get("keys"), dict) else None
 
-    def __init__(self) -> None:
-        self.facts: dict[str, Any] = {"grid_thw": {}, "tokens": {}, "sha256": {}, "keys": {}}
+    def _joined(self, earlier: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Both; of the earlier one what still has a file."""
+        there = {
+            name for name in earlier["keys"] if any((self._folder / (name + suffix)).is_file() for suffix in _SUFFIXES)
+        }
+        joined = dict(facts)
+        for fact, ours in facts.items():
+            if fact in About.BY_NAME:
+                theirs = earlier.get(fact)
+                kept = theirs.items() if isinstance(theirs, dict) else ()
+                joined[fact] = {name: value for name, value in kept if name in there} | ours
+        return joined
 
-    def add(self, name: str, embedding: Embedding) -> None:
-        """Note one picture. Raises ValueError when the server serves another model than before."""
-        model = self.facts.setdefault("model", embedding.model)
-        if model != embedding.model:
-            raise ValueError(f"the server now has {embedding.model}, the pictures before were encoded by {model}")
-        self.facts["dtype"] = embedding.dtype
-        self.facts["levels"] = [level._asdict() for level in embedding.levels]
-        self.facts["grid_thw"][name] = list(embedding.grid_thw)
-        self.facts["tokens"][name] = embedding.tokens
-        self.facts["sha256"][name] = embedding.sha256
-        self.facts["keys"][name] = embedding.key
 
-    def metadata(self) -> dict[str, str]:
-        """As strings: lists and objects are JSON text."""
-        return {key: value if isinstance(value, str) else json.dumps(value) for key, value in self.facts.items()}
+def _are_alike(earlier: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """True when one manifest can describe both runs."""
+    same = all(earlier.get(fact) == facts.get(fact) for fact in About.OF_ALL)
+    return same and earlier.get("options", facts["options"]) == facts["options"]
 
 
 def write_answer(file: IO[bytes], embedding: Embedding) -> None:
@@ -131,8 +123,8 @@ def write_answer(file: IO[bytes], embedding: Embedding) -> None:
     }
     metadata = {"model": embedding.model, "dtype": embedding.dtype} | {k: json.dumps(v) for k, v in about.items()}
     file.write(safetensors_header([("grid_thw", grid), ("image.0", embedding.values)], metadata))
-    file.write(_bytes_of(grid))
-    file.write(_bytes_of(embedding.values))
+    file.write(bytes_of(grid))
+    file.write(bytes_of(embedding.values))
 
 
 def write_npy(file: IO[bytes], embedding: Embedding) -> None:
@@ -145,33 +137,3 @@ def write_npy_bits(file: IO[bytes], embedding: Embedding) -> None:
     """As `write_npy`, but bfloat16 keeps its 16 bits, as uint16."""
     values = embedding.values.view(np.uint16) if embedding.dtype == "bfloat16" else embedding.values
     np.save(file, values, allow_pickle=False)
-
-
-def safetensors_header(entries: Sequence[tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, str]) -> bytes:
-    """Length and header for tensors that follow in this order; padded so that they begin aligned."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
-    for name, array in entries:
-        offsets = [at, at + array.nbytes]
-        header[name] = {"dtype": _DTYPE_NAMES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
-        at = offsets[1]
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return struct.pack("<Q", len(text)) + text
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    # By way of uint8, since Python's buffers do not know bfloat16.
-    return np.ascontiguousarray(array).view(np.uint8).data
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when it is complete, and is removed when it is not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

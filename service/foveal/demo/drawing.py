@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 from foveal.demo.maps import Colours, Mask
+from foveal.files import replacing
 
 MAX_LINES = 14
 """Pictures that are drawn; more are encoded and ranked all the same."""
@@ -67,8 +68,9 @@ def draw(lines: Sequence[Line], headings: Sequence[str], title: str, note: str) 
 
 
 def save(page: Image.Image, path: Path) -> None:
-    """Write a PNG."""
-    page.save(path, "PNG", optimize=False)
+    """Write a PNG. Raises OSError, which names `path`."""
+    with replacing(path) as file:
+        page.save(file, "PNG", optimize=False)
 
 
 def colour_map(seen: Image.Image, colours: Colours) -> Image.Image:

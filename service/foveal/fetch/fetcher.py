@@ -7,6 +7,7 @@ checks. The bytes decide later whether they are an image.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from foveal.fetch.rules import MAX_URL_LENGTH, Rules, host_of
 from foveal.fetch.seats import Seats
 from foveal.fetch.wire import Wire
 from foveal.settings import Settings
+from foveal_client._http import unusable_certificates
+
+log = logging.getLogger(__name__)
 
 MAX_FETCHES = 128
 """At a time, of all requests."""
@@ -112,6 +116,8 @@ def make_fetcher(settings: Settings) -> Fetcher | None:
     rules = Rules(settings.url_allow_host)
     if not settings.allow_urls:
         return None
+    if why := unusable_certificates():
+        log.warning("certificates behind URLs are checked without the environment's", extra={"why": why})
     limits = Limits(settings.url_timeout_seconds, settings.url_max_redirects, settings.url_max_per_host)
     return Fetcher(rules, limits)
 

@@ -20,6 +20,7 @@ from foveal.errors import ConfigurationError, Overloaded, Unavailable
 from foveal.handover.identity import Match
 from foveal.metrics import Metrics
 from foveal.settings import Settings
+from foveal_client._http import unusable_certificates
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class Upstreams:
         self._turns = count()
         is_https = any(upstream.origin.scheme == b"https" for upstream in self.all)
         self.tls = httpcore.default_ssl_context() if is_https else None
+        if is_https and (why := unusable_certificates()):
+            log.warning("LLM servers' certificates are checked without the environment's", extra={"why": why})
         for upstream in self.all:
             metrics.gateway_upstream_up.labels(upstream.name).set(1)
             metrics.gateway_ejections.labels(upstream.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import os
 import stat
@@ -13,76 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-import safetensors
 
-from foveal.cli import encode
-from foveal.cli.encode_outputs import safetensors_header
 from foveal_client._wire import read_embeddings
-
-GRID = [1, 4, 2]
-KEY = "0f" * 32
-PICTURES = {"a.png": b"first", "b.JPG": b"second", "below/c.webp": b"third"}
-
-
-class Server:
-    """Answers every picture with two tokens that hold the length of its bytes; bytes that say so are refused."""
-
-    def __init__(self) -> None:
-        self.requests: list[httpx.Request] = []
-        self.refuse: dict[bytes, tuple[int, str]] = {b"broken": (422, "undecodable")}
-        self.model = "m"
-        self.bfloat16 = False
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        if request.content in self.refuse:
-            status, code = self.refuse[request.content]
-            return httpx.Response(status, json={"error": {"code": code, "message": "because", "retryable": False}})
-        values = np.full((2, 3), len(request.content), np.float32)
-        return httpx.Response(200, headers={"Content-Type": "application/octet-stream"}, content=self.body(values))
-
-    def body(self, values: np.ndarray) -> bytes:
-        import ml_dtypes
-
-        values = values.astype(ml_dtypes.bfloat16) if self.bfloat16 else values
-        about = {
-            "sha256": [hashlib.sha256(b"").hexdigest()],
-            "keys": [KEY],
-            "levels": [{"name": "main", "start": 0, "stop": 3}],
-            "usage": {"images": 1, "patches": 8, "tokens": 2},
-            "tokens": [2],
-        }
-        texts = {"model": self.model, "dtype": values.dtype.name} | {k: json.dumps(v) for k, v in about.items()}
-        grid = np.array([GRID], np.int64)
-        return safetensors_header([("grid_thw", grid), ("image.0", values)], texts) + grid.tobytes() + values.tobytes()
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    for name, content in {**PICTURES, "notes.txt": b"x", ".hidden.png": b"x"}.items():
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return tmp_path / "photos"
-
-
-@pytest.fixture
-def command(server: Server) -> Callable[..., int]:
-    def run(*arguments: object) -> int:
-        parser = argparse.ArgumentParser()
-        encode.add_parser(parser.add_subparsers())
-        args = parser.parse_args(["encode", "--url", "http://host", *map(str, arguments)])
-        return encode.run(args, httpx.MockTransport(server))
-
-    return run
+from tests.unit.cli.conftest import GRID, PICTURES, Server, hash_of, metadata_of, tensors_of
 
 
 @pytest.fixture
@@ -90,15 +23,6 @@ def umask() -> Iterator[int]:
     before = os.umask(0o027)
     yield 0o027
     os.umask(before)
-
-
-def tensors_of(path: Path) -> dict[str, Any]:
-    return dict(safetensors.deserialize(path.read_bytes()))
-
-
-def metadata_of(path: Path) -> dict[str, Any]:
-    with safetensors.safe_open(path, "np") as file:
-        return file.metadata()
 
 
 def test_a_folder_becomes_one_file_with_a_tensor_for_each_picture(
@@ -122,8 +46,8 @@ def test_grids_hashes_and_levels_are_in_the_files_metadata(
     assert (found["model"], found["dtype"]) == ("m", "float32")
     assert json.loads(found["grid_thw"]) == {"a.png": GRID}
     assert json.loads(found["tokens"]) == {"a.png": 2}
-    assert json.loads(found["sha256"]) == {"a.png": hashlib.sha256(b"").hexdigest()}
-    assert json.loads(found["keys"]) == {"a.png": KEY}
+    assert json.loads(found["sha256"]) == {"a.png": hash_of(b"first")}
+    assert json.loads(found["keys"]) == {"a.png": hash_of(b"firstr1")}
     assert json.loads(found["levels"]) == [{"name": "main", "start": 0, "stop": 3}]
 
 
@@ -153,7 +77,7 @@ def test_a_file_for_each_picture_has_the_form_of_the_servers_answer(
     [embedding] = read_embeddings((out / "below" / "c.webp.safetensors").read_bytes(), 1)
     assert embedding.values.tolist() == [[5.0] * 3] * 2
     assert (list(embedding.grid_thw), embedding.model, embedding.usage.patches) == (GRID, "m", 8)
-    assert embedding.key == KEY
+    assert embedding.key == hash_of(b"thirdr1")
     manifest = json.loads((out / "manifest.json").read_text())
     assert set(manifest["grid_thw"]) == set(PICTURES)
 
@@ -201,23 +125,25 @@ def test_when_every_picture_fails_there_is_no_file(command: Callable[..., int], 
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_a_refused_key_stops_the_run_and_keeps_what_was_done(
+def test_a_refused_key_stops_the_run_and_keeps_what_was_done_under_a_name_of_its_own(
     command: Callable[..., int], server: Server, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.refuse[b"second"] = (401, "unauthorized")
     out = tmp_path / "out.safetensors"
     assert command(photos, "--recursive", "--output-file", out, "--concurrency", 1) == 2
-    assert set(tensors_of(out)) == {"a.png"}
-    assert "stopped after 1 of 3 pictures" in capsys.readouterr().err
+    assert not out.exists()
+    assert set(tensors_of(tmp_path / "out.safetensors.partial")) == {"a.png"}
+    told = capsys.readouterr().err
+    assert "stopped after 1 of 3 pictures" in told and f"1 pictures are kept in {out}.partial" in told
 
 
 def test_embeddings_of_two_models_are_not_mixed(command: Callable[..., int], server: Server, photos: Path) -> None:
     real = server.body
 
-    def body(values: np.ndarray) -> bytes:
-        content = real(values)
+    def body(values: np.ndarray, content: bytes) -> bytes:
+        made = real(values, content)
         server.model = "another"
-        return content
+        return made
 
     server.body = body  # type: ignore[method-assign]
     assert command(photos, "--output-file", photos / "out.safetensors", "--concurrency", 1) == 1
@@ -265,7 +191,16 @@ def test_nothing_temporary_is_left_behind(command: Callable[..., int], photos: P
     [
         pytest.param(["no/such.png", "--output-file", "o.safetensors"], "no such file or folder", id="missing"),
         pytest.param(["EMPTY", "--output-file", "o.safetensors"], "no pictures in", id="nothing in it"),
-        pytest.param(["PHOTO", "--output-file", "no/o.safetensors"], "No such file", id="folder of output missing"),
+        pytest.param(["LINK", "--output-file", "o.safetensors"], "a link to a file that is not there", id="dangling"),
+        pytest.param(["LOOP", "--output-file", "o.safetensors"], "Too many levels of symbolic links", id="a loop"),
+        pytest.param(["PHOTO", "--output-file", "o.npz"], "has the ending .npz", id="another format"),
+        pytest.param(["PHOTO", "--output-file", "O.PARQUET"], "has the ending .PARQUET", id="in capitals"),
+        pytest.param(["PHOTO", "--output-file", "o.safetensors.gz"], "has the ending .gz", id="two endings"),
+        pytest.param(["PHOTO", "--output-file", "o.npy"], "need --output-dir", id="npy"),
+        pytest.param(["PHOTO", "--output-file", "-"], "has no ending", id="standard output"),
+        pytest.param(["PHOTO", "--output-file", ".safetensors"], "has no ending", id="an ending alone"),
+        pytest.param(["PHOTO", "--output-file", "out"], "has no ending", id="no ending"),
+        pytest.param(["PHOTO", "--output-file", "PIPE"], "is no regular file", id="output is a pipe"),
         pytest.param(["PHOTO", "--output-file", "EMPTY"], "is a folder", id="output is a folder"),
         pytest.param(["PHOTO", "--output-file", "o.npy", "--format", "npy"], "need --output-dir", id="npy in one"),
         pytest.param(["PHOTO", "--output-dir", "PHOTO"], "File exists", id="output is a file"),
@@ -284,10 +219,15 @@ def test_impossible_arguments_end_with_a_sentence_and_send_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    places = {"PHOTO": photos / "a.png", "EMPTY": tmp_path / "empty"}
+    (tmp_path / "link.png").symlink_to("nowhere.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    places = {"PHOTO": photos / "a.png", "EMPTY": tmp_path / "empty", "PIPE": tmp_path / "pipe.safetensors"}
+    places |= {"LINK": tmp_path / "link.png", "LOOP": tmp_path / "loop.png"}
+    before = sorted(tmp_path.rglob("*"))
     assert command(*(places.get(argument, argument) for argument in arguments)) == 2
     assert words in capsys.readouterr().err
-    assert server.requests == []
+    assert server.requests == [] and sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("arguments", [["a.png"], ["a.png", "--output-dir", "x", "--concurrency", "0"]], ids=str)

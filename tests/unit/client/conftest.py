@@ -129,8 +129,7 @@ def twin(request: pytest.FixtureRequest, time: FakeTime) -> Twin:
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's own variables must not reach a test."""
-    for name in ("FOVEAL_URL", "FOVEAL_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own server and key must not reach a test."""
+    for name in ("FOVEAL_URL", "FOVEAL_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import statistics
@@ -25,6 +24,7 @@ from foveal.bench.curves.device import peak_images
 from foveal.bench.curves.report import tables
 from foveal.bench.curves.servers import plain_command, running, service_command
 from foveal.bench.curves.sweep import Pace, Sweep
+from foveal.bench.figures import write_figures
 from foveal.bench.serve.flags import positive
 from foveal.bench.workers import bare_rate
 from foveal.errors import ConfigurationError
@@ -54,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serve", action="append", default=[], metavar="NAME=VALUE", help="a setting; repeatable")
     parser.add_argument("--seed", type=int, default=0, help=f"of arrivals and pictures {shown}")
     parser.add_argument("--logs", type=Path, default=Path("."), help="folder for the servers' logs")
-    parser.add_argument("--json", type=Path, help="write all figures here, after each case; see foveal bench report")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="write all figures here; until then, FILE.partial; see foveal bench report",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +72,11 @@ def run(args: argparse.Namespace) -> int:
         told.append(_case(case, args, settings))
         if args.json:
             about = {"given": given, "settings": settings, "machine": platform.platform(), "cores": os.cpu_count()}
-            args.json.write_text(json.dumps(about | {"cases": told}, indent=1) + "\n")
+            partial = args.json.with_name(f"{args.json.name}.partial")
+            is_last = len(told) == len(cases)
+            write_figures(args.json if is_last else partial, about | {"cases": told})
+            if is_last:
+                partial.unlink(missing_ok=True)
     print(f"\n{tables(told)}")
     return 0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foveal.bench.figures import plot_path, save_plot
 from foveal.bench.serve.report import aligned
 from foveal.errors import ConfigurationError
 
@@ -25,7 +26,7 @@ EXPLAINED = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("file", type=Path, help="what foveal bench curves --json wrote")
-    parser.add_argument("--plot", type=Path, help="draw here; default: the file's name with .png")
+    parser.add_argument("--plot", type=plot_path, help="draw here; default: the file's name with .png")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +107,7 @@ def draw(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
             side.set_minor_formatter(ticker.NullFormatter())
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    save_plot(path, figure)
     pyplot.close(figure)
 
 

@@ -17,6 +17,7 @@ import httpx
 from foveal.errors import ConfigurationError
 from foveal.own_server import listening
 from foveal.settings import process_environment
+from foveal_client._http import Network
 
 START_SECONDS = 180.0
 STOP_SECONDS = 20
@@ -63,7 +64,7 @@ def running(name: str, command: Sequence[str], log: Path) -> Iterator[Running]:
 
 def _until_ready(url: str, process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
     end, pause, why = time.monotonic() + START_SECONDS, threading.Event(), "nobody answered"
-    with httpx.Client(base_url=url, timeout=10.0, trust_env=False) as http:
+    with Network.straight_to([url]).client(base_url=url, timeout=10.0) as http:
         while time.monotonic() < end:
             if process.poll() is not None:
                 raise ConfigurationError(f"{url} ended with exit code {process.returncode}; {log} says why")

@@ -12,6 +12,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from foveal.bench.curves import cpu, device
+from foveal_client._http import Network
 
 FULL = 0.85
 """A part that is busy so much of the time can hardly take more without a queue before it."""
@@ -69,7 +70,7 @@ class Observer:
     """Reads in a thread of its own while a step runs."""
 
     def __init__(self, url: str, server_pid: int, budgets: Mapping[str, float]) -> None:
-        self._http = httpx.Client(base_url=url, timeout=10.0, trust_env=False)
+        self._http = Network.straight_to([url]).client(base_url=url, timeout=10.0)
         self._pid, self._budgets = server_pid, budgets
         self._readings: list[Reading] = []
         self._ask_gpu = device.utilization()

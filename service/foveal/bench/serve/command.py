@@ -52,15 +52,16 @@ def run(args: argparse.Namespace) -> int:
     broken = [sentence for step in steps for sentence in limits.broken(step)]
     cautions = list(warnings(steps, uncopied))
     holds = held(limits, steps)
-    print(f"\n{table(steps)}\n\n{holds}")
-    for sentence in (*(f"warning: {text}" for text in cautions), *(f"broken: {text}" for text in broken)):
-        print(sentence)
     said = {"held": holds, "broken": broken, "warnings": cautions, "machine": platform.platform()}
+    # Before the table, which may be for nobody: `| head`.
     if args.json:
         given = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
         write_json(args.json, given | {"api_key": bool(args.api_key)}, info, steps, said)
     if args.plot:
         draw(args.plot, steps, f"{info.get('model', args.url)}, {args.payload}, {args.process} arrivals")
+    print(f"\n{table(steps)}\n\n{holds}")
+    for sentence in (*(f"warning: {text}" for text in cautions), *(f"broken: {text}" for text in broken)):
+        print(sentence)
     return BROKEN if broken else KEPT
 
 

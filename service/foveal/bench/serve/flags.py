@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from foveal.bench.figures import plot_path
 from foveal.bench.serve.payloads import ACCEPTS, CONTENT_TYPES, Target
 from foveal.bench.serve.verdict import Limits
 from foveal.errors import ConfigurationError
@@ -88,7 +89,7 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         "--accept-codes", type=lambda text: text.split(","), default=[], help="codes that are no failure: overloaded"
     )
     group.add_argument("--json", type=Path, help="write all figures here")
-    group.add_argument("--plot", type=Path, help="draw them here (needs matplotlib)")
+    group.add_argument("--plot", type=plot_path, help="draw them here (needs matplotlib)")
 
 
 def target_of(args: argparse.Namespace) -> Target:

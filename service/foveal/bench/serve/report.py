@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from foveal.bench.figures import save_plot, write_figures
 from foveal.bench.serve.results import StepResult
 from foveal.errors import ConfigurationError
 
@@ -50,7 +50,7 @@ def write_json(
 ) -> None:
     """Everything that is needed to repeat, compare or draw the run."""
     whole = {"given": given, "server": info, "steps": [asdict(step) for step in steps], **said}
-    path.write_text(json.dumps(whole, indent=1) + "\n")
+    write_figures(path, whole)
 
 
 def draw(path: Path, steps: Sequence[StepResult], title: str) -> None:
@@ -67,7 +67,7 @@ def draw(path: Path, steps: Sequence[StepResult], title: str) -> None:
     _draw_rates(rates, steps)
     _draw_curves(curves, steps)
     _draw_stages(stages, steps)
-    figure.savefig(path, dpi=110)
+    save_plot(path, figure)
     pyplot.close(figure)
 
 

@@ -11,6 +11,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from foveal.errors import ConfigurationError
+from foveal_client import InvalidEnvironment
+from foveal_client._http import Network
 
 POLL_SECONDS = 0.25
 COUNTERS = (
@@ -30,7 +32,11 @@ class ServerSide:
 
     def __init__(self, url: str, api_key: str | None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=10.0, trust_env=False)
+        try:
+            network = Network.straight_to([url])
+        except InvalidEnvironment as error:
+            raise ConfigurationError(str(error)) from None
+        self._http = network.client(base_url=url, headers=headers, timeout=10.0)
 
     def close(self) -> None:
         """Close its connections."""

@@ -8,6 +8,10 @@ from collections.abc import Callable, Sequence
 
 import httpx
 
+from foveal.errors import ConfigurationError
+from foveal_client import InvalidEnvironment
+from foveal_client._http import Network
+
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = 30.0
@@ -20,7 +24,10 @@ GRACE_SECONDS = 1.0
 
 
 class Registrar:
-    """Registers one public URL with each bootstrap server, again and again while this server is ready."""
+    """Registers one public URL with each bootstrap server, again and again while this server is ready.
+
+    They are neighbours: no proxy is asked. Raises ConfigurationError for certificates that cannot be used.
+    """
 
     def __init__(
         self,
@@ -33,6 +40,10 @@ class Registrar:
     ) -> None:
         self._urls, self._public_url = register_urls, public_url
         self._transport = transport
+        try:
+            self._network = Network.straight_to(register_urls)
+        except InvalidEnvironment as error:
+            raise ConfigurationError(str(error)) from None
         self._renew_seconds, self._retry_seconds, self._grace_seconds = renew_seconds, retry_seconds, grace_seconds
         self._is_known: dict[str, bool] = {}
 
@@ -80,4 +91,4 @@ class Registrar:
         return None if answer.status_code == 200 else f"answered {answer.status_code}"
 
     def _client(self, seconds: float) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=self._transport, timeout=seconds, trust_env=False)
+        return self._network.async_client(self._transport, timeout=seconds)
