@@ -30,6 +30,7 @@ from foveal.handover.folder import check_folder
 from foveal.handover.service import HandoverService, make
 from foveal.handover.sglang.bridge import check_model, public_url
 from foveal.handover.sglang.registrar import Registrar
+from foveal.logs import announce
 from foveal.metrics import Metrics
 from foveal.settings import Settings, process_environment
 
@@ -59,7 +60,8 @@ def serve(settings: Settings, worker: str = WORKER) -> int:
     log.info("effective settings", extra={"settings": settings.shown()})
     sock = _listen(settings.host, settings.port)
     host, port = sock.getsockname()[:2]
-    print(f"foveal {__version__} listens on http://{host}:{port}", flush=True)
+    url = f"http://{host}:{port}"
+    announce(f"foveal {__version__} listens on {url} and starts; /ready says when it serves", url=url)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Run(server, spec, environment, worker).until_stopped(sock))
 
