@@ -2,23 +2,32 @@
 #   docker build --target cpu -t foveal:cpu .
 #   docker build --target cuda -t foveal:cuda .
 # TORCH_INDEX: give the package index of PyTorch's CPU builds (its installation page names it) to build a `cpu` image
-# without CUDA's libraries. Without it, torch comes from the default index, works the same, and is far larger.
+# without CUDA's libraries: 1.3 GB. Without it, torch comes from the default index, works the same, and takes 5.3 GB.
+# EXTRAS: what else is installed, as in EXTRAS=service,otel,heif,sglang.
+# PIP_INDEX_URL: another index of packages. What is secret goes into a pip.conf: --secret id=pip,src=pip.conf; a company's
+# certificate: --secret id=ca,src=ca.pem, and `cert = /run/secrets/ca.pem` in that pip.conf.
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 ARG TORCH=torch==2.13.0
+ARG EXTRAS=service,otel
+ARG PIP_INDEX_URL
 
 # ------------------------------------------------------------ what both images install
 FROM ${PYTHON_IMAGE} AS requirements
+ARG EXTRAS
 WORKDIR /build
 COPY pyproject.toml deploy/docker/requirements.py ./
 # only what pyproject.toml names, so that the layers below are rebuilt when that changes and not with every edit
-RUN ["python", "requirements.py", "pyproject.toml", "service,otel", "requirements.txt"]
+RUN python requirements.py pyproject.toml "$EXTRAS" requirements.txt
 RUN ["python", "requirements.py", "pyproject.toml", "demo", "plots.txt"]
 
 FROM ${PYTHON_IMAGE} AS code
+ARG PIP_INDEX_URL
 WORKDIR /build
 # at the same place as in the images, so that the command's first line names an interpreter that exists there
 RUN python -m venv /opt/foveal
-RUN --mount=type=cache,target=/root/.cache/pip /opt/foveal/bin/pip install --quiet hatchling==1.27.0
+RUN --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    /opt/foveal/bin/pip install --quiet hatchling==1.27.0
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY service service
@@ -26,22 +35,33 @@ RUN /opt/foveal/bin/pip install --quiet --no-deps --no-build-isolation --target 
 
 FROM ${PYTHON_IMAGE} AS cpu-packages
 ARG TORCH
+ARG PIP_INDEX_URL
 ARG TORCH_INDEX=""
 RUN python -m venv /opt/foveal
 ENV PATH=/opt/foveal/bin:$PATH
+COPY deploy/docker/constraints.txt /tmp/constraints.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --quiet ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH"
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    pip install --quiet -c /tmp/constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH"
 COPY --from=requirements /build/requirements.txt /tmp/requirements.txt
-RUN --mount=type=cache,target=/root/.cache/pip pip install --quiet -r /tmp/requirements.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    pip install --quiet -c /tmp/constraints.txt -r /tmp/requirements.txt
 
 FROM ${PYTHON_IMAGE} AS cuda-packages
 ARG TORCH
+ARG PIP_INDEX_URL
 RUN python -m venv /opt/foveal
 ENV PATH=/opt/foveal/bin:$PATH
+COPY deploy/docker/constraints.txt /tmp/constraints.txt
 # the wheel brings CUDA's libraries; the driver comes from the host with the container runtime
-RUN --mount=type=cache,target=/root/.cache/pip pip install --quiet "$TORCH"
+RUN --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    pip install --quiet -c /tmp/constraints.txt "$TORCH"
 COPY --from=requirements /build/requirements.txt /tmp/requirements.txt
-RUN --mount=type=cache,target=/root/.cache/pip pip install --quiet -r /tmp/requirements.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    pip install --quiet -c /tmp/constraints.txt -r /tmp/requirements.txt
 
 # ------------------------------------------------------------ what both images are
 FROM ${PYTHON_IMAGE} AS base
@@ -82,9 +102,13 @@ COPY --from=cpu-packages /opt/foveal /opt/foveal
 COPY --from=code /opt/app /opt/app
 
 FROM cpu AS load
+ARG PIP_INDEX_URL
 USER root
 RUN --mount=type=bind,from=requirements,source=/build/plots.txt,target=/tmp/plots.txt \
-    --mount=type=cache,target=/root/.cache/pip pip install --quiet -r /tmp/plots.txt
+    --mount=type=bind,source=deploy/docker/constraints.txt,target=/tmp/constraints.txt \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    pip install --quiet -c /tmp/constraints.txt -r /tmp/plots.txt
 COPY deploy/load/chaos.py /opt/app/chaos.py
 USER 10001:10001
 # a load generator serves nothing

@@ -17,7 +17,7 @@ QUICK := tests/contract tests/api tests/unit/test_settings.py \
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check quick test fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
+.PHONY: help install demo check quick test promtool constraints fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
 
 help:  ## print the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,9 +46,16 @@ check: install  ## format, lint, types, layers
 quick: install  ## the fast tests, for every save: seconds, no server is started
 	$(BIN)/pytest $(AT_ONCE) -m "not gpu and not slow" $(QUICK)
 
-test: install  ## all tests that need no GPU, then the black-box checks
+test: install promtool  ## all tests that need no GPU, then the black-box checks
 	$(BIN)/pytest $(AT_ONCE)
 	$(MAKE) --no-print-directory acceptance
+
+promtool: install  ## fetch promtool 3 for the alerts' tests, where it can be had
+	@deploy/promtool.sh $(BIN)
+
+constraints: install  ## write the versions of this .venv for the images, without those of its own torch
+	@{ echo "# What the images install, so that two builds are the same; written by \`make constraints\`."; \
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch=='; } > deploy/docker/constraints.txt
 
 fuzz: install  ## spoiled pictures of every format against the decoders (FUZZ="--count 200000 --seed 7")
 	$(BIN)/python -m tests.fuzz $(FUZZ)

@@ -61,21 +61,23 @@ def is_back(http: httpx.Client) -> bool:
                 return True
         except httpx.HTTPError:
             pass
-        time.sleep(POLL_SECONDS)  # noqa: TID251
+        time.sleep(POLL_SECONDS)
     return False
 
 
 def main() -> int:
     """The load test's exit code, or 1 when nothing was killed or the server did not come back."""
     args = parse()
-    with Network.straight_to([args.url]).client(base_url=args.url, timeout=5.0) as http:
+    key = os.environ.get("FOVEAL_API_KEY", "").split(",")[0]
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with Network.straight_to([args.url]).client(base_url=args.url, headers=headers, timeout=5.0) as http:
         if not is_back(http):
             print("chaos: the server is not ready", file=sys.stderr)
             return 1
         load = subprocess.Popen(args.command)
         kills, due = 0, time.monotonic() + args.every
         while load.poll() is None:
-            time.sleep(POLL_SECONDS)  # noqa: TID251
+            time.sleep(POLL_SECONDS)
             if time.monotonic() >= due and kills < args.max_kills:
                 kills += kill_one(http, kills)
                 due = time.monotonic() + args.every

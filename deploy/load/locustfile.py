@@ -3,6 +3,8 @@
     pip install locust pillow
     locust -f deploy/load/locustfile.py --host http://127.0.0.1:8000 --headless --users 50 --run-time 60s
 
+A key of the server is taken from FOVEAL_API_KEY.
+
 Locust's users wait for their answers, so a server that stalls is asked less (a closed loop): its percentiles look
 better than what callers who do not wait would see. `foveal bench serve` counts from the moment a request was due.
 """
@@ -19,6 +21,7 @@ from locust import HttpUser, constant_throughput, task
 from PIL import Image
 
 SIZES = ((256, 256), (640, 480), (1024, 768), (1080, 1920))
+KEY = os.environ.get("FOVEAL_API_KEY", "").split(",")[0]
 NUMBERS = itertools.count(random.getrandbits(40))
 
 
@@ -52,6 +55,8 @@ class Caller(HttpUser):
     def encode(self) -> None:
         """One raw picture; the error's code is the name of a failure."""
         headers = {"Content-Type": "image/jpeg", "Accept": "application/vnd.foveal.safetensors"}
+        if KEY:
+            headers["Authorization"] = f"Bearer {KEY}"
         body = unseen(random.choice(PICTURES))
         with self.client.post("/encode", data=body, headers=headers, catch_response=True) as answer:
             if answer.status_code != 200:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any, Literal
 
 import orjson
@@ -50,7 +52,28 @@ def set_up(level: str, form: Literal["json", "text"]) -> None:
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    if form == "json":  # what nobody caught is a line like all others
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
     # not shown in any line, and looked up for each
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for chatty in ("httpx", "httpcore", "PIL", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def announce(message: str, **facts: object) -> None:
+    """Write one line to standard output in the form of the log; plain text is the message alone.
+
+    For what a program that started this one reads, such as the URL of `--port 0`.
+    """
+    handlers = logging.getLogger().handlers
+    record = logging.makeLogRecord({"name": "foveal", "levelname": "INFO", "msg": message, **facts})
+    formats = [handler.formatter for handler in handlers if isinstance(handler.formatter, JsonLines)]
+    print(formats[0].format(record) if formats else message, flush=True)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error or kind(), traceback)
+    else:
+        logging.getLogger("foveal").critical("uncaught: this is a bug", exc_info=(kind, error or kind(), traceback))

@@ -26,7 +26,7 @@ def listening(process: subprocess.Popen[str], name: str, log: str, stop_seconds:
     """
     assert process.stdout is not None
     try:
-        found = re.search(r"http://\S+", process.stdout.readline())
+        found = re.search(r"http://[^\s\"]+", process.stdout.readline())
         if found is None:
             raise ConfigurationError(f"{name} ended with exit code {process.wait()}; {log} says why")
         yield Listening(found[0], process)

@@ -34,6 +34,7 @@ from foveal.handover.identity import check_width
 from foveal.handover.service import HandoverService, make
 from foveal.handover.sglang.bridge import check_model, public_url
 from foveal.handover.sglang.registrar import Registrar
+from foveal.logs import announce
 from foveal.metrics import Metrics
 from foveal.settings import Settings, process_environment
 
@@ -63,7 +64,7 @@ def serve(settings: Settings, worker: str = WORKER) -> int:
     log.info("effective settings", extra={"settings": settings.shown()})
     sockets = listen(settings.host, settings.port)
     url = url_of(settings.host, sockets[0].getsockname()[1])
-    print(f"foveal {__version__} listens on {url}", flush=True)
+    announce(f"foveal {__version__} listens on {url} and starts; /ready says when it serves", url=url)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Run(server, spec, environment, worker).until_stopped(sockets))
 

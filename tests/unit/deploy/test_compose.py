@@ -82,19 +82,63 @@ def test_ports_are_open_on_this_machine_only_unless_told(name: str) -> None:
 def test_only_named_volumes_and_files_of_the_repository_are_mounted() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
+            source = filled(volume).split(":")[0]
             assert source in COMPOSE["volumes"] or (ROOT / source).exists(), volume
 
 
 def test_the_encoder_is_given_settings_that_exist_and_fit_its_memory() -> None:
     for name in ("serve", "gpu"):
-        given = SERVICES[name]["environment"]
+        given = {key: value for key, value in SERVICES[name]["environment"].items() if value is not None}
         values = {key.removeprefix("FOVEAL_").lower(): filled(value) for key, value in given.items()}
         assert set(values) <= set(Settings.model_fields)
         settings = Settings(**values)
         gigabytes = int(filled(SERVICES[name]["mem_limit"]).removesuffix("g"))
-        # images and rows are bounded by what is in flight; embeddings by that and the cache
-        assert 3 * settings.max_inflight_bytes + settings.cache_bytes < gigabytes << 30
+        # images and rows are bounded by what is in flight; embeddings by that, the cache and what is held
+        arenas = 3 * settings.max_inflight_bytes + settings.cache_bytes + settings.handover_bytes
+        assert arenas < gigabytes << 30
+        # no body of a caller, but the service's own worst case: in flight, cache, held, decoders, model and processes
+        decoders = settings.prep_workers * settings.prep_memory_bytes
+        held = settings.max_inflight_bytes + settings.cache_bytes + settings.handover_bytes
+        assert held + decoders + (600 << 20) < gigabytes << 30
+
+
+@pytest.mark.parametrize("name", ["serve", "gpu"])
+def test_every_setting_reaches_the_encoder_from_the_shell_and_from_the_file(name: str) -> None:
+    service = SERVICES[name]
+    assert service["env_file"] == [{"path": ".env", "required": False}]
+    given = service["environment"]
+    missing = {field for field in Settings.model_fields if f"FOVEAL_{field.upper()}" not in given}
+    assert not missing, f"add them to x-passed: {sorted(missing)}"
+    # a value of the file would win over a variable without one, and lose against one with a value: no port is moved
+    fixed = {key for key, value in given.items() if value is not None and "$" not in value}
+    assert fixed == {"FOVEAL_HOST", "FOVEAL_PORT", "FOVEAL_DEVICE"}
+    assert given["FOVEAL_PORT"] == "8000" and given["FOVEAL_HOST"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("name", ["serve", "gpu"])
+def test_what_the_hub_proxies_and_traces_need_reaches_the_encoder(name: str) -> None:
+    of_others = {"HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "SSL_CERT_FILE", "OTEL_TRACES_SAMPLER"}
+    proxies = {f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "ALL", "NO")}
+    wanted = of_others | proxies | {proxy.lower() for proxy in proxies}
+    assert wanted <= set(SERVICES[name]["environment"])
+
+
+@pytest.mark.parametrize("name", LOAD)
+def test_a_load_test_has_the_servers_key(name: str) -> None:
+    assert "FOVEAL_API_KEY" in SERVICES[name]["environment"]
+
+
+def test_builds_take_an_index_a_certificate_and_extras() -> None:
+    for name in ("serve", "gpu", "smoke"):
+        build = SERVICES[name]["build"]
+        assert {"TORCH_INDEX", "EXTRAS", "PIP_INDEX_URL"} == set(build["args"])
+        assert build["secrets"] == ["pip", "ca"] and set(COMPOSE["secrets"]) == {"pip", "ca"}
+    for secret in COMPOSE["secrets"].values():
+        assert (ROOT / filled(secret["file"])).is_file()
+
+
+def test_a_machine_of_one_core_can_run_every_service() -> None:
+    assert all(float(filled(str(service.get("cpus", 1)))) <= 1 for service in SERVICES.values())
 
 
 def test_a_container_is_stopped_later_than_accepted_work() -> None:

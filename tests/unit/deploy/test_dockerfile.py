@@ -38,6 +38,29 @@ def test_what_is_installed_with_a_version_is_pinned() -> None:
     assert "hatchling==" in TEXT
 
 
+def test_every_installation_from_an_index_is_constrained_and_knows_the_index() -> None:
+    steps = [rest for rest in of("RUN") if re.search(r"pip install (?!.*--no-deps)", rest)]
+    assert len(steps) >= 6
+    for step in steps:
+        assert "-c /tmp/constraints.txt" in step or "hatchling==" in step, step
+        assert "id=pip,target=/etc/pip.conf" in step and "id=ca,target=/run/secrets/ca.pem" in step, step
+    assert len(of("ARG")) >= 4 and of("ARG").count("PIP_INDEX_URL") == 1 + len({"code", "cpu", "cuda", "load"})
+
+
+def test_constraints_pin_everything_that_the_images_install_but_torch() -> None:
+    lines = (ROOT / "deploy" / "docker" / "constraints.txt").read_text().splitlines()
+    pinned = {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in lines if not line.startswith("#")}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+", line) for line in lines if not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [
+        *project["dependencies"],
+        *(line for name in ("service", "otel", "demo", "heif", "sglang") for line in extras[name]),
+    ]
+    named = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", line)[0]).lower() for line in wanted} - {"torch"}
+    assert named <= pinned, named - pinned
+
+
 def test_the_process_gets_signals_itself_and_is_not_root() -> None:
     for keyword in ("ENTRYPOINT", "CMD"):
         assert of(keyword) and all(rest.startswith("[") for rest in of(keyword))

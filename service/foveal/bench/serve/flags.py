@@ -10,6 +10,7 @@ from foveal.bench.figures import plot_path
 from foveal.bench.serve.payloads import ACCEPTS, CONTENT_TYPES, Target
 from foveal.bench.serve.verdict import Limits
 from foveal.errors import ConfigurationError
+from foveal_client._defaults import from_environment
 
 MAX_CONNECTIONS = 900
 """Of one process: select() sees file descriptors below 1024 only."""
@@ -38,11 +39,17 @@ def positive(text: str) -> float:
     return value
 
 
+def _key() -> str | None:
+    """The first of the keys that the server takes, from the same variable as the server and the SDK."""
+    keys = (from_environment()[1] or "").split(",")
+    return keys[0].strip() or None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """All flags of the command."""
     shown = "(default: %(default)s)"
     parser.add_argument("--url", required=True, help="of the server, http://HOST:PORT")
-    parser.add_argument("--api-key", help="sent as bearer key")
+    parser.add_argument("--api-key", default=_key(), help="sent as bearer key (default: FOVEAL_API_KEY)")
     parser.add_argument("--wait-ready-seconds", type=float, default=60.0, help=f"wait for /ready this long {shown}")
     _add_arrivals(parser.add_argument_group("arrivals"))
     _add_pictures(parser.add_argument_group("pictures"))
