@@ -37,14 +37,14 @@ def settle(layout: Layout, items: Sequence[PackItem], results: Results, embeddin
 
     An item with a token row that is not finite is not trusted pooled either.
     """
-    failed = {*_with_bad_tokens(layout, items, results.peaks), *_write_pooled(items, results.pooled, embeddings)}
+    failed = {*_with_bad_tokens(layout, items, results.row_absmax), *_write_pooled(items, results.pooled, embeddings)}
     return tuple((i, f"the embedding of this image is not finite in {items[i].output.dtype}") for i in sorted(failed))
 
 
-def _with_bad_tokens(layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]) -> Iterator[int]:
-    """Items by the peaks of their rows."""
+def _with_bad_tokens(layout: Layout, items: Sequence[PackItem], row_absmax: npt.NDArray[np.float32]) -> Iterator[int]:
+    """Items by the largest magnitudes of their rows."""
     starts = [place.start for place in layout.tokens()]
-    most = np.maximum.reduceat(peaks[: layout.num_tokens], starts)  # NaN comes through
+    most = np.maximum.reduceat(row_absmax[: layout.num_tokens], starts)  # NaN comes through
     for i, (peak, item) in enumerate(zip(most.tolist(), items, strict=True)):
         output = item.output
         if not peak <= LARGEST["float32" if output.kind == "pooled" else output.dtype]:  # so that NaN fails too
