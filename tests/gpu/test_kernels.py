@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.ops import PlaceTables, choose_ops
+from foveal.gpu.ops import PositionTables, choose_ops
 from foveal.gpu.plain_ops import PlainOps
 from foveal.gpu.positions import rope_frequencies
 from tests.unit.gpu import packs
@@ -36,21 +36,21 @@ def on_gpu(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.
     return drawn(seed, *shape, dtype=dtype, device="cuda")
 
 
-def place_tables(name: str) -> PlaceTables:
+def position_tables(name: str) -> PositionTables:
     """Those of the families there are, and one of everything."""
     bias, frequencies = on_gpu(1, HIDDEN), rope_frequencies(72, 10000.0, CUDA)
-    stretched, resampled, fixed = on_gpu(2, 48**2, HIDDEN), on_gpu(3, 256, HIDDEN), on_gpu(4, 261, HIDDEN)
+    interpolated, antialiased, fixed = on_gpu(2, 48**2, HIDDEN), on_gpu(3, 256, HIDDEN), on_gpu(4, 261, HIDDEN)
     return {
-        "qwen3": PlaceTables(2, bias=bias, stretched=stretched, frequencies=frequencies),
-        "qwen2": PlaceTables(2, frequencies=frequencies),
-        "qwen2.5": PlaceTables(2, window=4, frequencies=frequencies),
-        "naflex": PlaceTables(1, bias=bias, resampled=resampled),
-        "dino": PlaceTables(1, prefix_rows=5, fixed=fixed),
-        "all": PlaceTables(1, 5, 0, bias, fixed, stretched, resampled, frequencies),
+        "qwen3": PositionTables(2, bias=bias, interpolated=interpolated, frequencies=frequencies),
+        "qwen2": PositionTables(2, frequencies=frequencies),
+        "qwen2.5": PositionTables(2, window=4, frequencies=frequencies),
+        "naflex": PositionTables(1, bias=bias, antialiased=antialiased),
+        "dino": PositionTables(1, prefix_rows=5, fixed=fixed),
+        "all": PositionTables(1, 5, 0, bias, fixed, interpolated, antialiased, frequencies),
     }[name]
 
 
-def pack_for(tables: PlaceTables) -> Inputs:
+def pack_for(tables: PositionTables) -> Inputs:
     grids = GRIDS if tables.fixed is None else SQUARES
     return pack(grids, tables.merge_size, tables.prefix_rows, spare=10, padding=37, device="cuda")
 
@@ -58,16 +58,16 @@ def pack_for(tables: PlaceTables) -> Inputs:
 @every_dtype
 @pytest.mark.parametrize("name", ["qwen3", "qwen2", "qwen2.5", "naflex", "dino", "all"])
 def test_rows_are_placed(name: str, dtype: torch.dtype) -> None:
-    tables = place_tables(name)
+    tables = position_tables(name)
     inputs = pack_for(tables)
     used = used_rows(inputs)
     patches = on_gpu(5, inputs.rows.shape[0], HIDDEN, dtype=dtype)
-    wanted = PLAIN.placed(inputs, patches, tables)
+    wanted = PLAIN.embed_positions(inputs, patches, tables)
     patches[used:] = torch.nan
     if tables.prefix_rows:
         for start in inputs.cu_seqlens[: len(SQUARES)].tolist():
             patches[start : start + tables.prefix_rows] = torch.nan
-    found = choose_ops(CUDA).placed(inputs, patches, tables)
+    found = choose_ops(CUDA).embed_positions(inputs, patches, tables)
     assert found.x.dtype == dtype and found.x.isfinite().all()
     close(found.x[:used], wanted.x[:used])
     for mine, plain in zip(found[1:], wanted[1:], strict=True):
@@ -83,13 +83,13 @@ def test_attention(windowed: bool, head_dim: int, dtype: torch.dtype) -> None:
     ops = choose_ops(CUDA)
     inputs = pack(GRIDS, spare=10, padding=37, device="cuda")
     rows, used = inputs.rows.shape[0], used_rows(inputs)
-    tables = PlaceTables(2, window=4, frequencies=rope_frequencies(head_dim, 10000.0, CUDA))
-    turning = PLAIN.placed(inputs, on_gpu(6, rows, 4), tables)
+    tables = PositionTables(2, window=4, frequencies=rope_frequencies(head_dim, 10000.0, CUDA))
+    turning = PLAIN.embed_positions(inputs, on_gpu(6, rows, 4), tables)
     qkv = on_gpu(7, rows, 3, 4, head_dim, dtype=dtype)
     qkv[used:] = torch.nan
-    for placed in (turning, turning._replace(cos=None, sin=None)):
+    for embedded in (turning, turning._replace(cos=None, sin=None)):
         calls = [
-            o.window_attention(placed) if windowed else o.attention(inputs.cu_seqlens, placed) for o in (ops, PLAIN)
+            o.window_attention(embedded) if windowed else o.attention(inputs.cu_seqlens, embedded) for o in (ops, PLAIN)
         ]
         found, wanted = (call(qkv.clone()) for call in calls)
         close(found[:used], wanted[:used])
@@ -146,49 +146,49 @@ def test_pooling(dtype: torch.dtype) -> None:
 
 
 @every_dtype
-def test_pixels_and_peaks(dtype: torch.dtype) -> None:
+def test_pixels_and_row_absmax(dtype: torch.dtype) -> None:
     ops = choose_ops(CUDA)
     rows = torch.arange(256, device=CUDA).to(torch.uint8).repeat(33, 3)
     assert torch.equal(ops.pixels(rows, 128.0, dtype), PLAIN.pixels(rows, 128.0, dtype))
     values = on_gpu(16, 50, 5000, dtype=dtype)
     values[1, 4999], values[2, 17] = -torch.inf, torch.nan
     found = torch.empty(50, device=CUDA)
-    ops.peaks(values, found)
+    ops.row_absmax(values, found)
     assert torch.equal(found[3:], values[3:].abs().amax(1).float())
     assert found[1] == torch.inf and found[2].isnan()
 
 
 def all_operations(
-    inputs: Inputs, patches: torch.Tensor, tables: PlaceTables, norm: nn.RMSNorm, linear: nn.Linear
+    inputs: Inputs, patches: torch.Tensor, tables: PositionTables, norm: nn.RMSNorm, linear: nn.Linear
 ) -> list[torch.Tensor]:
     """One after the other, as a tower calls them."""
     ops, cu_seqlens = choose_ops(CUDA), inputs.cu_seqlens
-    placed = ops.placed(inputs, patches, tables)
-    qkv = placed.x.repeat(1, 3).view(-1, 3, HEADS, 72)
-    mixed = ops.attention(cu_seqlens, placed)(qkv.clone())
-    within = ops.window_attention(placed)(qkv.clone()) if tables.window else mixed.clone()
+    embedded = ops.embed_positions(inputs, patches, tables)
+    qkv = embedded.x.repeat(1, 3).view(-1, 3, HEADS, 72)
+    mixed = ops.attention(cu_seqlens, embedded)(qkv.clone())
+    within = ops.window_attention(embedded)(qkv.clone()) if tables.window else mixed.clone()
     normed = ops.add_norm(mixed.flatten(1), within.flatten(1), norm)
     inner = ops.activated(normed, linear, "silu", True)
-    mean, peaks = (torch.empty(shape, device=CUDA) for shape in ((len(inputs.grids), HIDDEN), len(inner)))
+    mean, row_absmax = (torch.empty(shape, device=CUDA) for shape in ((len(inputs.grids), HIDDEN), len(inner)))
     ops.mean_rows(normed, cu_seqlens, 1, mean)
-    ops.peaks(inner, peaks)
+    ops.row_absmax(inner, row_absmax)
     pooled = ops.pool_attention(qkv[0, 0], qkv[:, 1:], cu_seqlens)
     return [
-        placed.x,
+        embedded.x,
         mixed,
         within,
         normed,
         inner,
         mean,
-        peaks,
+        row_absmax,
         pooled,
-        *(part for part in placed[1:] if part is not None),
+        *(part for part in embedded[1:] if part is not None),
     ]
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "all"])
 def test_a_graph_follows_what_its_inputs_hold(name: str) -> None:
-    tables = place_tables(name)
+    tables = position_tables(name)
     inputs = pack_for(tables)
     patches = on_gpu(17, inputs.rows.shape[0], HIDDEN, dtype=torch.bfloat16)
     norm = nn.RMSNorm(HIDDEN, eps=1e-6, device=CUDA, dtype=torch.bfloat16)

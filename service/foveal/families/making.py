@@ -22,8 +22,8 @@ def make_spec(
     """The spec of a checkpoint; raises ConfigurationError for a plan that the tower would compute wrongly."""
     _check(checkpoint, tower)
     level_width = tower.merger.width if tower.merger else tower.hidden
-    taps = tower.merger.taps if tower.merger else ()
-    names = ["main", *(f"deepstack.{i}" for i in range(len(taps)))]
+    deepstack_layers = tower.merger.deepstack_layers if tower.merger else ()
+    names = ["main", *(f"deepstack.{i}" for i in range(len(deepstack_layers)))]
     mean, deviation = normalisation(checkpoint)
     return ModelSpec(
         name=name,
@@ -69,16 +69,16 @@ def same_grid(checkpoint: Checkpoint, rule: ResizeRule, image_size: int, patch_s
 
 def _check(checkpoint: Checkpoint, tower: TowerPlan) -> None:
     positions = tower.positions
-    taps = tower.merger.taps if tower.merger else ()
-    square = positions.table in ("stretched", "resampled")
+    deepstack_layers = tower.merger.deepstack_layers if tower.merger else ()
+    square = positions.table in ("interpolated", "antialiased")
     complaints = {
         f"{tower.hidden} columns are no multiple of {tower.heads} heads": tower.hidden % tower.heads != 0,
         f"{tower.hidden} columns are no multiple of 4 x {tower.heads} heads, which rotation needs": (
             positions.rope_theta is not None and tower.hidden % (4 * tower.heads) != 0
         ),
         f"{positions.count} positions are no square": square and round(positions.count**0.5) ** 2 != positions.count,
-        "the blocks of deepstack must rise and exist": list(taps)
-        != sorted({tap for tap in taps if 0 <= tap < tower.depth}),
+        "the blocks of deepstack must rise and exist": list(deepstack_layers)
+        != sorted({layer for layer in deepstack_layers if 0 <= layer < tower.depth}),
     }
     wrong = [text for text, is_wrong in complaints.items() if is_wrong]
     if wrong:

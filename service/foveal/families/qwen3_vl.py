@@ -67,7 +67,7 @@ def read_qwen3(name: str, checkpoint: Checkpoint) -> ModelSpec:
 def read_qwen3_5(name: str, checkpoint: Checkpoint) -> ModelSpec:
     """The spec of a Qwen3.5 checkpoint; what its config.json may say of deepstack, transformers does not read."""
     vision = vision_section(checkpoint, _QWEN3_5_DEFAULTS, alone="num_position_embeddings")
-    return qwen_spec(name, checkpoint, "qwen3_5", _tower(vision, _QWEN3_SOURCES, taps=()))
+    return qwen_spec(name, checkpoint, "qwen3_5", _tower(vision, _QWEN3_SOURCES, deepstack_layers=()))
 
 
 def read_qwen3_omni(name: str, checkpoint: Checkpoint) -> ModelSpec:
@@ -77,7 +77,7 @@ def read_qwen3_omni(name: str, checkpoint: Checkpoint) -> ModelSpec:
     return qwen_spec(name, checkpoint, "qwen3_omni", tower)
 
 
-def _tower(vision: Section, sources: Sources, taps: tuple[int, ...]) -> TowerPlan:
+def _tower(vision: Section, sources: Sources, deepstack_layers: tuple[int, ...]) -> TowerPlan:
     return TowerPlan(
         names=Names(prefixes(vision), sources, IGNORED),
         depth=vision.integer("depth"),
@@ -87,10 +87,10 @@ def _tower(vision: Section, sources: Sources, taps: tuple[int, ...]) -> TowerPla
         patch_size=vision.integer("patch_size"),
         patches="conv3d",
         activation=vision.activation(),
-        positions=Positions("stretched", vision.integer("num_position_embeddings"), rope_theta=rope_theta(vision)),
+        positions=Positions("interpolated", vision.integer("num_position_embeddings"), rope_theta=rope_theta(vision)),
         pool=Pool("mean"),
         temporal=vision.integer("temporal_patch_size"),
         merge_size=vision.integer("spatial_merge_size"),
         epsilon=EPSILON,
-        merger=Merger(vision.integer("out_hidden_size"), taps=taps),
+        merger=Merger(vision.integer("out_hidden_size"), deepstack_layers=deepstack_layers),
     )

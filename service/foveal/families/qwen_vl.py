@@ -54,7 +54,9 @@ def qwen_spec(name: str, checkpoint: Checkpoint, family: str, tower: TowerPlan) 
 
 def _meaning(tower: TowerPlan) -> dict[OutputKind, str]:
     side = tower.merge_size
-    levels = ": the merger's output, then each deepstack level" if tower.merger and tower.merger.taps else ""
+    levels = (
+        ": the merger's output, then each deepstack level" if tower.merger and tower.merger.deepstack_layers else ""
+    )
     main = " of the main level" if levels else ""
     return {
         "tokens": f"one row per {side}x{side} patches for the language model{levels}",

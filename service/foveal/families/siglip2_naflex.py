@@ -32,5 +32,5 @@ def read_spec(name: str, checkpoint: Checkpoint) -> ModelSpec:
             f"{checkpoint.processor.get('patch_size')}, config.json {patch_size}; these files are not of one model"
         )
     rule = NaFlex(patch_size, max_patches(checkpoint), interpolation(checkpoint))
-    tower = siglip_tower(vision, Positions("resampled", vision.integer("num_patches")), None)
+    tower = siglip_tower(vision, Positions("antialiased", vision.integer("num_patches")), None)
     return make_spec(name, checkpoint, "siglip2_naflex", rule, tower, "pooled", siglip_meaning(tower))

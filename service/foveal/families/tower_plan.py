@@ -17,12 +17,12 @@ Sources = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Positions:
-    """Where a tower's knowledge of places comes from; every part may be missing."""
+    """Where a tower's knowledge of positions comes from; every part may be missing."""
 
-    table: Literal["none", "fixed", "stretched", "resampled"] = "none"
+    table: Literal["none", "fixed", "interpolated", "antialiased"] = "none"
     """Learned position embeddings. fixed: one for each row of an item, brought to `fixed_grid` once at load
-    (bicubic, as in DINOv2). stretched: a square, sampled bilinearly for each picture, corners coincide (Qwen3-VL).
-    resampled: a square, resized for each picture by antialiased bilinear interpolation (SigLIP 2 NaFlex)."""
+    (bicubic, as in DINOv2). interpolated: a square, sampled bilinearly for each picture, corners coincide (Qwen3-VL).
+    antialiased: a square, resized for each picture by antialiased bilinear interpolation (SigLIP 2 NaFlex)."""
     count: int = 0
     """Rows of the table: a square for patches, after those of the prefix that have one."""
     antialias: bool = False
@@ -42,7 +42,7 @@ class Merger:
     width: int
     """Of the language model."""
     norm: NormKind = "layer"
-    taps: tuple[int, ...] = ()
+    deepstack_layers: tuple[int, ...] = ()
     """Blocks whose output goes through a merger of its own (deepstack), which norms after joining the patches."""
 
 

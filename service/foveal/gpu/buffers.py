@@ -26,7 +26,7 @@ _ALIGNMENT = 256
 class Results(NamedTuple):
     """What of a finished forward the host looks at, float32."""
 
-    peaks: npt.NDArray[np.float32]
+    row_absmax: npt.NDArray[np.float32]
     """[tokens]: the largest magnitude of each token row."""
     pooled: npt.NDArray[np.float32]
     """[items, pooled_width]."""
@@ -41,7 +41,7 @@ class Answers:
         self._pooled_at, self._pooled_width = _aligned(4 * capacity.tokens) // 4, geometry.pooled_width
         size = self._pooled_at + capacity.items * geometry.pooled_width
         self.results = torch.zeros(size, dtype=torch.float32, device=device)
-        self.peaks = self.results[: capacity.tokens]
+        self.row_absmax = self.results[: capacity.tokens]
         self.pooled = self.results[self._pooled_at :].view(capacity.items, geometry.pooled_width)
         self.tokens_at, self.results_at = self.tokens.data_ptr(), self.results.data_ptr()
 
@@ -51,7 +51,7 @@ class Answers:
         return self.tokens.nbytes + self.results.nbytes
 
     def result_bytes(self, num_tokens: int, num_pooled: int) -> int:
-        """The head of `results` that holds the first peaks and the first pooled rows."""
+        """The head of `results` that holds the first row maxima and the first pooled rows."""
         return 4 * (self._pooled_at + num_pooled * self._pooled_width if num_pooled else num_tokens)
 
     def read(self, numbers: npt.NDArray[np.float32]) -> Results:

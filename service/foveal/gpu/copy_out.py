@@ -41,7 +41,7 @@ def settle(layout: Layout, items: Sequence[PackItem], results: Results, embeddin
     An item with a token row that is not finite is not trusted pooled either.
     """
     failed = dict(_write_pooled(items, results.pooled, embeddings))
-    failed |= dict(_with_bad_tokens(layout, items, results.peaks))
+    failed |= dict(_with_bad_tokens(layout, items, results.row_absmax))
     return tuple((i, *_why(items[i].output.dtype, is_overflow)) for i, is_overflow in sorted(failed.items()))
 
 
@@ -54,11 +54,11 @@ def _why(dtype: DType, is_overflow: bool) -> tuple[str, str]:
 
 
 def _with_bad_tokens(
-    layout: Layout, items: Sequence[PackItem], peaks: npt.NDArray[np.float32]
+    layout: Layout, items: Sequence[PackItem], row_absmax: npt.NDArray[np.float32]
 ) -> Iterator[tuple[int, bool]]:
-    """Items by the peaks of their rows; with each, whether these are numbers."""
+    """Items by the largest magnitudes of their rows; with each, whether these are numbers."""
     starts = [place.start for place in layout.tokens()]
-    most = np.maximum.reduceat(peaks[: layout.num_tokens], starts)  # NaN comes through
+    most = np.maximum.reduceat(row_absmax[: layout.num_tokens], starts)  # NaN comes through
     for i, (peak, item) in enumerate(zip(most.tolist(), items, strict=True)):
         output = item.output
         if not peak <= LARGEST["float32" if output.kind == "pooled" else output.dtype]:  # so that NaN fails too

@@ -45,11 +45,11 @@ def eager_call(tower: Tower, layout: Layout, device: torch.device, dtype: torch.
 
 @torch.inference_mode()
 def encode(tower: Tower, buffers: Buffers, step: Step) -> None:
-    """The one thing that is called directly, captured and replayed: token rows, pooled rows, and peaks.
+    """The one thing that is called directly, captured and replayed: token rows, pooled rows, and row maxima.
 
-    A peak is the largest magnitude of a token row, in float32; NaN and infinity come through, so that one look at the
-    peaks on the host tells which items are good.
+    A row's maximum is its largest magnitude, in float32; NaN and infinity come through, so that one look at the
+    maxima on the host tells which items are good.
     """
     out = buffers.output(step)
     tower.forward(buffers.inputs(step), out)
-    tower.ops.peaks(out.tokens, buffers.answers.peaks[: step.tokens])
+    tower.ops.row_absmax(out.tokens, buffers.answers.row_absmax[: step.tokens])

@@ -1,4 +1,4 @@
-"""The operations of a tower that a GPU wants fused: places, attention, residual and norm, activations, pooling.
+"""The operations of a tower that a GPU wants fused: positions, attention, residual and norm, activations, pooling.
 
 `foveal.gpu.plain_ops` is PyTorch, for the CPU; `foveal.gpu.kernels.fused.FusedOps` has the same methods in Triton.
 The tower is written once, against this interface.
@@ -17,12 +17,12 @@ from foveal.families.tower_plan import Activation
 from foveal.gpu.inputs import Inputs
 
 Attend = Callable[[torch.Tensor], torch.Tensor]
-"""qkv [rows, 3, heads, head_dim], not yet rotated, to the mixture [rows, heads, head_dim]. May change qkv."""
+"""qkv [rows, 3, heads, head_dim], not yet rotated, to the attention output [rows, heads, head_dim]. May change qkv."""
 
 
 @dataclass(frozen=True)
-class PlaceTables:
-    """What a tower knows of places: float32 on its device, and the order of rows."""
+class PositionTables:
+    """What a tower knows of positions: float32 on its device, and the order of rows."""
 
     merge_size: int
     prefix_rows: int = 0
@@ -32,15 +32,15 @@ class PlaceTables:
     """[hidden]: of the patch embedding; None where `fixed` has it."""
     fixed: torch.Tensor | None = None
     """[rows of an item, hidden]: added by a row's number in its item. Prefix rows are this alone."""
-    stretched: torch.Tensor | None = None
-    """[side², hidden]: stretched over each picture, corners coincide."""
-    resampled: torch.Tensor | None = None
+    interpolated: torch.Tensor | None = None
+    """[side², hidden]: interpolated over each picture, corners coincide (align_corners)."""
+    antialiased: torch.Tensor | None = None
     """[side², hidden]: resized to each picture, bilinear and antialiased."""
     frequencies: torch.Tensor | None = None
     """[head_dim / 4]: of the rotation."""
 
 
-class Placed(NamedTuple):
+class Embedded(NamedTuple):
     """What the blocks take. With windows, rows are in window order."""
 
     x: torch.Tensor
@@ -66,17 +66,17 @@ class Ops(Protocol):
     def pixels(self, rows: torch.Tensor, centre: float, dtype: torch.dtype) -> torch.Tensor:
         """(rows - centre) / centre of uint8 [rows, row_bytes]."""
 
-    def placed(self, inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
+    def embed_positions(self, inputs: Inputs, patches: torch.Tensor, tables: PositionTables) -> Embedded:
         """Add what belongs to each place to patch embeddings [rows, hidden], which come in the inputs' order."""
 
-    def attention(self, cu_seqlens: torch.Tensor, placed: Placed) -> Attend:
+    def attention(self, cu_seqlens: torch.Tensor, embedded: Embedded) -> Attend:
         """Attention within the segments of `cu_seqlens`; rows behind the last segment get zeros.
 
         Made once for a forward, called by every block. Left unwritten, stale NaN of padding rows would spread into
         the tiles of real rows.
         """
 
-    def window_attention(self, placed: Placed) -> Attend:
+    def window_attention(self, embedded: Embedded) -> Attend:
         """The same within windows."""
 
     def add_norm(self, x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> torch.Tensor:
@@ -97,7 +97,7 @@ class Ops(Protocol):
         Returns [items, heads, head_dim]; zeros for unused items.
         """
 
-    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+    def row_absmax(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Largest magnitude of each row, float32 [rows]; NaN and infinity come through."""
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from foveal.families.tower_plan import Activation
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.ops import Attend, Placed, PlaceTables
-from foveal.gpu.positions import Places, locate, resampled, rope_angles, stretched, windowed
+from foveal.gpu.ops import Attend, Embedded, PositionTables
+from foveal.gpu.positions import PatchPositions, antialiased, interpolated, locate, rope_angles, windowed
 
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
@@ -32,36 +32,36 @@ class PlainOps:
         """Three operations."""
         return (rows.to(dtype) - centre) / centre
 
-    def placed(self, inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
+    def embed_positions(self, inputs: Inputs, patches: torch.Tensor, tables: PositionTables) -> Embedded:
         """Sums in float32."""
-        places = locate(inputs, tables.merge_size, tables.prefix_rows)
+        positions = locate(inputs, tables.merge_size, tables.prefix_rows)
         spans = order = None
         if tables.window:
             source, spans, order = windowed(inputs, tables.merge_size, tables.window)
-            places = Places(*(part.index_select(0, source) for part in places))
+            positions = PatchPositions(*(part.index_select(0, source) for part in positions))
             patches = patches.index_select(0, source)
-        x = _embedded(patches.float(), places, tables).to(patches.dtype)
+        x = _embedded(patches.float(), positions, tables).to(patches.dtype)
         if tables.frequencies is None:
-            return Placed(x, None, None, spans, order)
-        return Placed(x, *rope_angles(places, tables.frequencies), spans, order)
+            return Embedded(x, None, None, spans, order)
+        return Embedded(x, *rope_angles(positions, tables.frequencies), spans, order)
 
-    def attention(self, cu_seqlens: torch.Tensor, placed: Placed) -> Attend:
+    def attention(self, cu_seqlens: torch.Tensor, embedded: Embedded) -> Attend:
         """One scaled_dot_product_attention for each item."""
         bounds: list[int] = cu_seqlens.tolist()
         segments = [(start, 1, stop - start) for start, stop in pairwise(bounds) if stop > start]
-        return _attend(segments, bounds[-1], placed)
+        return _attend(segments, bounds[-1], embedded)
 
-    def window_attention(self, placed: Placed) -> Attend:
+    def window_attention(self, embedded: Embedded) -> Attend:
         """One scaled_dot_product_attention for each run of windows of one size."""
-        assert placed.windows is not None
-        windows = placed.windows.unique_consecutive(dim=0)
+        assert embedded.windows is not None
+        windows = embedded.windows.unique_consecutive(dim=0)
         sizes = [(start, stop - start) for start, stop in windows.tolist() if stop > start]
         segments = [
             (run[0][0], len(run), size)
             for size, group in groupby(sizes, key=lambda window: window[1])
             for run in [list(group)]
         ]
-        return _attend(segments, sum(size for _, size in sizes), placed)
+        return _attend(segments, sum(size for _, size in sizes), embedded)
 
     def add_norm(self, x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> torch.Tensor:
         """Two operations."""
@@ -94,32 +94,32 @@ class PlainOps:
                 mixed[i] = F.scaled_dot_product_attention(query[:, None], key, value)[:, 0]
         return mixed
 
-    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+    def row_absmax(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """One pass that finds both ends."""
         low, high = torch.aminmax(rows, dim=1)
         out.copy_(torch.maximum(high, -low))
 
 
-def _embedded(patches: torch.Tensor, places: Places, tables: PlaceTables) -> torch.Tensor:
-    """Patch embeddings, float32, with all that belongs to their places."""
+def _embedded(patches: torch.Tensor, positions: PatchPositions, tables: PositionTables) -> torch.Tensor:
+    """Patch embeddings, float32, with all that belongs to their positions."""
     if tables.bias is not None:
         patches = patches + tables.bias
-    if tables.stretched is not None:
-        patches = patches + stretched(tables.stretched, places)
-    if tables.resampled is not None:
-        patches = patches + resampled(tables.resampled, places)
+    if tables.interpolated is not None:
+        patches = patches + interpolated(tables.interpolated, positions)
+    if tables.antialiased is not None:
+        patches = patches + antialiased(tables.antialiased, positions)
     if tables.fixed is None:
         return patches
-    is_prefix = (places.local < tables.prefix_rows)[:, None]
-    return torch.where(is_prefix, 0.0, patches) + F.embedding(places.local, tables.fixed)
+    is_prefix = (positions.local < tables.prefix_rows)[:, None]
+    return torch.where(is_prefix, 0.0, patches) + F.embedding(positions.local, tables.fixed)
 
 
-def _attend(segments: list[tuple[int, int, int]], end: int, placed: Placed) -> Attend:
+def _attend(segments: list[tuple[int, int, int]], end: int, embedded: Embedded) -> Attend:
     """Attention within segments (first row, how many of one size follow each other, rows of each)."""
 
     def attend(qkv: torch.Tensor) -> torch.Tensor:
-        if placed.cos is not None and placed.sin is not None:
-            rotate(qkv, placed.cos, placed.sin)
+        if embedded.cos is not None and embedded.sin is not None:
+            rotate(qkv, embedded.cos, embedded.sin)
         query, key, value = qkv.unbind(1)
         mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
         mixed[end:] = 0

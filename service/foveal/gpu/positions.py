@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from foveal.gpu.inputs import Inputs
 
 
-class Places(NamedTuple):
+class PatchPositions(NamedTuple):
     """For each row, int32 [rows]. Prefix rows have the place of the first patch."""
 
     local: torch.Tensor
@@ -27,7 +27,7 @@ class Places(NamedTuple):
     width: torch.Tensor
 
 
-class WindowPlaces(NamedTuple):
+class WindowOrder(NamedTuple):
     """The order in which windows follow each other, int32; see `windowed`."""
 
     source: torch.Tensor
@@ -38,8 +38,8 @@ class WindowPlaces(NamedTuple):
     """[tokens]: for each token in the inputs' order, where it is in window order."""
 
 
-def locate(inputs: Inputs, merge_size: int, prefix_rows: int = 0) -> Places:
-    """The places of all rows; within a picture rows come merge block by merge block."""
+def locate(inputs: Inputs, merge_size: int, prefix_rows: int = 0) -> PatchPositions:
+    """The positions of all rows; within a picture rows come merge block by merge block."""
     item, local = _owners(inputs)
     size = inputs.grids.index_select(0, item.clamp(max=inputs.grids.shape[0] - 1))
     size = torch.where((item >= inputs.grids.shape[0])[:, None], merge_size, size)
@@ -47,10 +47,10 @@ def locate(inputs: Inputs, merge_size: int, prefix_rows: int = 0) -> Places:
     block, within = _divide((local - prefix_rows).clamp(min=0), merge_size**2)
     block_y, block_x = _divide(block, torch.div(width, merge_size, rounding_mode="floor"))
     within_y, within_x = _divide(within, merge_size)
-    return Places(local, block_y * merge_size + within_y, block_x * merge_size + within_x, height, width)
+    return PatchPositions(local, block_y * merge_size + within_y, block_x * merge_size + within_x, height, width)
 
 
-def windowed(inputs: Inputs, merge_size: int, window: int) -> WindowPlaces:
+def windowed(inputs: Inputs, merge_size: int, window: int) -> WindowOrder:
     """Rows in window order: windows of `window` x `window` tokens go in raster order, tokens within one as well.
 
     Windows at the right and lower edge are smaller. The order is that of Qwen2.5-VL's get_vision_window_index, in
@@ -74,14 +74,14 @@ def windowed(inputs: Inputs, merge_size: int, window: int) -> WindowPlaces:
     spans = torch.where(is_padding[:, None], 0, torch.stack([start, start + area * tall * broad], dim=1))
     order = torch.empty_like(source[::area])
     order[source[::area].long() // area] = torch.arange(order.shape[0], dtype=torch.int32, device=order.device)
-    return WindowPlaces(source, spans, order)
+    return WindowOrder(source, spans, order)
 
 
 def _owners(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's item, the number of items for padding, and its number within it, 0 for padding."""
     cu_seqlens = inputs.cu_seqlens
     row = torch.arange(inputs.rows.shape[0], dtype=torch.int32, device=cu_seqlens.device)
-    # right=True steps over empty segments, so unused places of cu_seqlens own no row
+    # right=True steps over empty segments, so unused positions of cu_seqlens own no row
     item = torch.searchsorted(cu_seqlens[1:], row, right=True, out_int32=True)
     is_padding = item >= inputs.grids.shape[0]
     first = cu_seqlens.index_select(0, item.clamp(max=inputs.grids.shape[0] - 1))
@@ -93,14 +93,14 @@ def _divide(number: torch.Tensor, by: torch.Tensor | int) -> tuple[torch.Tensor,
     return quotient, number - quotient * by
 
 
-def stretched(table: torch.Tensor, places: Places) -> torch.Tensor:
+def interpolated(table: torch.Tensor, positions: PatchPositions) -> torch.Tensor:
     """Bilinear samples, float32 [rows, hidden], of a square table [side², hidden] stretched over each picture.
 
     The corners of table and picture coincide (align_corners), as in the reference.
     """
     side = round(table.shape[0] ** 0.5)
-    y0, y1, wy = _taps(places.y, places.height, side)
-    x0, x1, wx = _taps(places.x, places.width, side)
+    y0, y1, wy = _neighbours(positions.y, positions.height, side)
+    x0, x1, wx = _neighbours(positions.x, positions.width, side)
     corners = ((y0, x0, (1 - wy) * (1 - wx)), (y0, x1, (1 - wy) * wx), (y1, x0, wy * (1 - wx)), (y1, x1, wy * wx))
     # one corner after the other: a gather of all four at once would be the largest tensor of the whole forward
     total: torch.Tensor | None = None
@@ -111,7 +111,7 @@ def stretched(table: torch.Tensor, places: Places) -> torch.Tensor:
     return total
 
 
-def _taps(index: torch.Tensor, size: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _neighbours(index: torch.Tensor, size: torch.Tensor, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Lower and upper neighbour in the table, and the weight of the upper one."""
     source = index.float() * (side - 1) / (size - 1).clamp(min=1)
     floor = source.floor()
@@ -119,14 +119,14 @@ def _taps(index: torch.Tensor, size: torch.Tensor, side: int) -> tuple[torch.Ten
     return lower.clamp(0, side - 1), (lower + 1).clamp(0, side - 1), source - floor
 
 
-def resampled(table: torch.Tensor, places: Places) -> torch.Tensor:
+def antialiased(table: torch.Tensor, positions: PatchPositions) -> torch.Tensor:
     """Float32 [rows, hidden] of a square table [side², hidden], resized to each picture.
 
     Resizing is linear, so it is one matrix product with the weights of antialiased bilinear interpolation, those of
     F.interpolate(mode="bilinear", align_corners=False, antialias=True) (transformers' Siglip2VisionEmbeddings).
     """
     side = round(table.shape[0] ** 0.5)
-    down, across = _axis_weights(places.y, places.height, side), _axis_weights(places.x, places.width, side)
+    down, across = _axis_weights(positions.y, positions.height, side), _axis_weights(positions.x, positions.width, side)
     return (down[:, :, None] * across[:, None, :]).flatten(1) @ table
 
 
@@ -145,7 +145,7 @@ def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> torch
     return 1.0 / (theta ** (torch.arange(0, half, 2, dtype=torch.float32, device=device) / half))
 
 
-def rope_angles(places: Places, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_angles(positions: PatchPositions, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine, float32 [rows, head_dim / 2]."""
-    angles = torch.cat([places.y[:, None] * frequencies, places.x[:, None] * frequencies], dim=1)
+    angles = torch.cat([positions.y[:, None] * frequencies, positions.x[:, None] * frequencies], dim=1)
     return angles.cos(), angles.sin()

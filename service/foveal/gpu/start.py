@@ -77,7 +77,7 @@ def start(
     steps = steps_of(configure)
     parts = Parts(configure, tower, Buffers(steps[-1], tower.geometry, device, dtype), steps, arenas, dtype)
     made = _on_gpu(parts, say) if device.type == "cuda" else _on_cpu(parts, say)
-    if not bool(parts.buffers.answers.peaks.isfinite().all()):  # of the warm-up
+    if not bool(parts.buffers.answers.row_absmax.isfinite().all()):  # of the warm-up
         raise ConfigurationError(
             f"the weights in {configure.folder} give values that are not finite in {name}: try --dtype float32, or "
             "look for damage in its files"

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.ops import Placed
+from foveal.gpu.ops import Embedded
 
 Grid = tuple[int, int]
 
@@ -52,8 +52,8 @@ def masked_attention(qkv: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
     return mixed.transpose(0, 1)
 
 
-def at_places(
+def at_positions(
     rows: torch.Tensor, cos: torch.Tensor | None = None, sin: torch.Tensor | None = None, windows: object = None
-) -> Placed:
-    """`Placed` for what only reads some of it."""
-    return Placed(rows, cos, sin, windows if isinstance(windows, torch.Tensor) else None, None)
+) -> Embedded:
+    """`Embedded` for what only reads some of it."""
+    return Embedded(rows, cos, sin, windows if isinstance(windows, torch.Tensor) else None, None)

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foveal.gpu.ops import Placed, choose_ops
+from foveal.gpu.ops import Embedded, choose_ops
 from foveal.gpu.plain_ops import PlainOps
 
 
-def unrotated(windows: torch.Tensor | None = None) -> Placed:
-    return Placed(torch.empty(0), None, None, windows, None)
+def unrotated(windows: torch.Tensor | None = None) -> Embedded:
+    return Embedded(torch.empty(0), None, None, windows, None)
 
 
 def test_the_loop_equals_one_attention_under_a_block_mask() -> None:

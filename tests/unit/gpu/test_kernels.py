@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.ops import Placed, PlaceTables
+from foveal.gpu.ops import Embedded, PositionTables
 from foveal.gpu.plain_ops import PlainOps, rotate
 from foveal.gpu.positions import rope_frequencies
-from tests.unit.gpu.packs import at_places, close, drawn, masked_attention, pack, used_rows
+from tests.unit.gpu.packs import at_positions, close, drawn, masked_attention, pack, used_rows
 
 triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
@@ -34,17 +34,17 @@ DTYPES = [torch.float32, torch.float16]  # the interpreter cuts what it should r
 ODD = [(2, 2), (8, 10), (2, 6), (2, 2)]
 
 
-def turned_qkv(dtype: torch.dtype, head_dim: int, inputs: Inputs) -> tuple[torch.Tensor, Placed, torch.Tensor]:
-    """qkv with NaN in its padding, its places, and the same rotated beforehand."""
+def turned_qkv(dtype: torch.dtype, head_dim: int, inputs: Inputs) -> tuple[torch.Tensor, Embedded, torch.Tensor]:
+    """qkv with NaN in its padding, its positions, and the same rotated beforehand."""
     rows, used = inputs.rows.shape[0], used_rows(inputs)
     qkv = drawn(7, rows, 3, 2, head_dim, dtype=dtype)
     qkv[used:] = torch.nan
-    tables = PlaceTables(2, window=3, frequencies=rope_frequencies(head_dim, 100.0, torch.device("cpu")))
-    placed = PLAIN.placed(inputs, drawn(8, rows, 4), tables)
+    tables = PositionTables(2, window=3, frequencies=rope_frequencies(head_dim, 100.0, torch.device("cpu")))
+    embedded = PLAIN.embed_positions(inputs, drawn(8, rows, 4), tables)
     turned = qkv.clone()
-    assert placed.cos is not None and placed.sin is not None
-    rotate(turned, placed.cos, placed.sin)
-    return qkv, placed, turned
+    assert embedded.cos is not None and embedded.sin is not None
+    rotate(turned, embedded.cos, embedded.sin)
+    return qkv, embedded, turned
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -52,11 +52,11 @@ def turned_qkv(dtype: torch.dtype, head_dim: int, inputs: Inputs) -> tuple[torch
 def test_items_attend_to_themselves_alone(head_dim: int, dtype: torch.dtype) -> None:
     inputs = pack(ODD)
     used = used_rows(inputs)
-    qkv, placed, turned = turned_qkv(dtype, head_dim, inputs)
+    qkv, embedded, turned = turned_qkv(dtype, head_dim, inputs)
     owner = torch.bucketize(torch.arange(used), inputs.cu_seqlens[1:], right=True)
-    found = FUSED.attention(inputs.cu_seqlens, placed._replace(cos=None, sin=None))(qkv.clone())
+    found = FUSED.attention(inputs.cu_seqlens, embedded._replace(cos=None, sin=None))(qkv.clone())
     close(found[:used], masked_attention(qkv[:used], owner))
-    found = FUSED.attention(inputs.cu_seqlens, placed)(qkv.clone())
+    found = FUSED.attention(inputs.cu_seqlens, embedded)(qkv.clone())
     close(found[:used], masked_attention(turned[:used], owner))
     assert found[used:].eq(0).all()
 
@@ -65,9 +65,9 @@ def test_items_attend_to_themselves_alone(head_dim: int, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("head_dim", [64, 72, 128])
 def test_queries_and_keys_turn_in_place(head_dim: int, dtype: torch.dtype) -> None:
     inputs = pack(ODD)
-    qkv, placed, turned = turned_qkv(dtype, head_dim, inputs)
-    assert placed.cos is not None and placed.sin is not None
-    rotate_in_place(qkv, placed.cos, placed.sin)
+    qkv, embedded, turned = turned_qkv(dtype, head_dim, inputs)
+    assert embedded.cos is not None and embedded.sin is not None
+    rotate_in_place(qkv, embedded.cos, embedded.sin)
     used = used_rows(inputs)
     assert torch.equal(qkv[:used], turned[:used])
 
@@ -88,12 +88,12 @@ def test_tiles_of_any_size_give_the_same(dtype: torch.dtype, tile: Tile) -> None
 def test_windows_attend_to_themselves_alone(head_dim: int, dtype: torch.dtype) -> None:
     inputs = pack(ODD)
     used = used_rows(inputs)
-    qkv, placed, turned = turned_qkv(dtype, head_dim, inputs)
-    assert placed.windows is not None
-    owner = placed.windows[:used, 0]
-    found = FUSED.window_attention(placed._replace(cos=None, sin=None))(qkv.clone())
+    qkv, embedded, turned = turned_qkv(dtype, head_dim, inputs)
+    assert embedded.windows is not None
+    owner = embedded.windows[:used, 0]
+    found = FUSED.window_attention(embedded._replace(cos=None, sin=None))(qkv.clone())
     close(found[:used], masked_attention(qkv[:used], owner))
-    found = FUSED.window_attention(placed)(qkv.clone())
+    found = FUSED.window_attention(embedded)(qkv.clone())
     close(found[:used], masked_attention(turned[:used], owner))
     assert found[used:].eq(0).all()
 
@@ -107,18 +107,18 @@ def test_windows_have_any_size_and_any_place(dtype: torch.dtype) -> None:
     windows = torch.tensor(spans + [[0, 0]] * padding, dtype=torch.int32)
     qkv = drawn(9, used + padding, 3, 2, 24, dtype=dtype)
     qkv[used:] = torch.nan
-    found = FUSED.window_attention(at_places(qkv, windows=windows))(qkv.clone())
+    found = FUSED.window_attention(at_positions(qkv, windows=windows))(qkv.clone())
     close(found[:used], masked_attention(qkv[:used], windows[:used, 0]))
     assert found[used:].eq(0).all()
     # neighbours change no bit, not even such as are not finite
     first, last = spans[140]
     spoiled = qkv.clone()
     spoiled[first:last] = torch.nan
-    others = FUSED.window_attention(at_places(qkv, windows=windows))(spoiled)
+    others = FUSED.window_attention(at_positions(qkv, windows=windows))(spoiled)
     assert others[first:last].isnan().all()
     others[first:last] = found[first:last]
     assert torch.equal(others, found)
-    alone = FUSED.window_attention(at_places(qkv[first:last], windows=windows[first:last] - first))(qkv[first:last])
+    alone = FUSED.window_attention(at_positions(qkv[first:last], windows=windows[first:last] - first))(qkv[first:last])
     close(alone, found[first:last])
 
 
@@ -180,12 +180,12 @@ def test_a_query_pools_each_item(head_dim: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_pixels_and_peaks(dtype: torch.dtype) -> None:
+def test_pixels_and_row_absmax(dtype: torch.dtype) -> None:
     rows = torch.arange(0, 252, dtype=torch.uint8).view(6, 42)
     assert torch.equal(FUSED.pixels(rows, 128.0, dtype), PLAIN.pixels(rows, 128.0, dtype))
     values = drawn(18, 5, 5000, dtype=dtype)
     values[1, 4999], values[2, 17], values[3, 0] = -torch.inf, torch.nan, -77.0
     found = torch.empty(5)
-    FUSED.peaks(values, found)
+    FUSED.row_absmax(values, found)
     assert torch.equal(found[[0, 3, 4]], values[[0, 3, 4]].abs().amax(1).float())
     assert found[1] == torch.inf and found[2].isnan()

@@ -180,12 +180,12 @@ def test_rows_are_copied_behind_their_prefix_which_keeps_what_it_held() -> None:
 @pytest.mark.parametrize("num_pooled", [0, 3])
 def test_the_head_of_the_results_holds_what_is_needed_of_them(num_pooled: int) -> None:
     answers = Buffers(Step(70, 5), FIXED, CPU, torch.float32).answers
-    answers.peaks.copy_(torch.arange(70.0))
+    answers.row_absmax.copy_(torch.arange(70.0))
     answers.pooled.copy_(torch.arange(20.0).view(5, 4))
     copied = np.full(answers.results.numel(), np.nan, np.float32)
     head = answers.result_bytes(28, num_pooled) // 4
     copied[:head] = answers.results[:head].numpy()
     read = answers.read(copied)
-    assert read.peaks[:28].tolist() == list(range(28))
+    assert read.row_absmax[:28].tolist() == list(range(28))
     assert read.pooled[:num_pooled].tolist() == answers.pooled[:num_pooled].tolist()
     assert np.isnan(read.pooled[num_pooled:]).all()

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foveal.gpu.kernels.flash import LOG2_E, begin_mixing, cut_of, mix_keys, precision_of, store_mixed
+from foveal.gpu.kernels.flash import LOG2_E, cut_of, init_softmax, precision_of, store_acc, update_softmax
 from foveal.gpu.kernels.tuning import Tile
 
 
@@ -32,18 +32,18 @@ def _attend(
     rows = first + tl.arange(0, BLOCK_M)
     is_row = rows < last
     query_row = qkv + rows.to(tl.int64) * stride_row + head * HEAD
-    query, query_rest, mixed, mixed_rest, peak, total = begin_mixing(query_row, is_row, HEAD, MAIN, REST, BLOCK_M)
+    query, query_rest, acc, acc_rest, m_i, l_i = init_softmax(query_row, is_row, HEAD, MAIN, REST, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     key_base = qkv + stride_part + head * HEAD
     for at in tl.range(start, stop, BLOCK_N):
         # past the end the last row is read again, which needs no mask; its weights are set to zero
         keys = tl.maximum(tl.minimum(at + columns, stop - 1), 0)
-        mixed, mixed_rest, peak, total = mix_keys(
-            query, query_rest, mixed, mixed_rest, peak, total, key_base, keys, at + columns < stop,
+        acc, acc_rest, m_i, l_i = update_softmax(
+            query, query_rest, acc, acc_rest, m_i, l_i, key_base, keys, at + columns < stop,
             scale, stride_row, stride_part, HEAD, MAIN, REST, PRECISION,
         )  # fmt: skip
     out_row = out + rows.to(tl.int64) * (tl.num_programs(1) * HEAD) + head * HEAD
-    store_mixed(out_row, is_row, mixed, mixed_rest, total, HEAD, MAIN, REST)
+    store_acc(out_row, is_row, acc, acc_rest, l_i, HEAD, MAIN, REST)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """The way from bytes to the first block's input, in two kernels around the patch matrix.
 
-`centred` makes numbers of bytes. `placed` finds each row's place in its picture, adds bias and position embeddings to
-the patch embedding, writes the rope angles, and puts the rows of a window next to each other: what takes PyTorch some
-forty launches.
+`centred` makes numbers of bytes. `embed_positions` finds each row's place in its picture, adds bias and position
+embeddings to the patch embedding, writes the rope angles, and puts the rows of a window next to each other: what takes
+PyTorch some forty launches.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.kernels.places import find_item, find_patch
-from foveal.gpu.kernels.resample import resampled
-from foveal.gpu.ops import Placed, PlaceTables
+from foveal.gpu.kernels.antialias import antialiased
+from foveal.gpu.kernels.locate import find_item, find_patch
+from foveal.gpu.ops import Embedded, PositionTables
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def centred(rows: torch.Tensor, centre: float, dtype: torch.dtype) -> torch.Tens
 
 
 @triton.jit
-def _taps(index, size, SIDE: tl.constexpr):
+def _neighbours(index, size, SIDE: tl.constexpr):
     """Lower and upper neighbour in the table, and the weight of the upper one (align_corners)."""
     source = index.to(tl.float32) * (SIDE - 1) / tl.maximum(size - 1, 1).to(tl.float32)
     floor = tl.floor(source)
@@ -43,10 +43,10 @@ def _taps(index, size, SIDE: tl.constexpr):
 
 
 @triton.jit
-def _stretched(table, y, column, height, width, at, is_there, WIDTH: tl.constexpr, SIDE: tl.constexpr):
+def _interpolated(table, y, column, height, width, at, is_there, WIDTH: tl.constexpr, SIDE: tl.constexpr):
     """The table's four neighbours of a place, weighed: columns `at` of a row [WIDTH]."""
-    y0, y1, wy = _taps(y, height, SIDE)
-    x0, x1, wx = _taps(column, width, SIDE)
+    y0, y1, wy = _neighbours(y, height, SIDE)
+    x0, x1, wx = _neighbours(column, width, SIDE)
     total = tl.load(table + (y0 * SIDE + x0) * WIDTH + at, mask=is_there, other=0.0) * ((1 - wy) * (1 - wx))
     total += tl.load(table + (y0 * SIDE + x1) * WIDTH + at, mask=is_there, other=0.0) * ((1 - wy) * wx)
     total += tl.load(table + (y1 * SIDE + x0) * WIDTH + at, mask=is_there, other=0.0) * (wy * (1 - wx))
@@ -70,7 +70,7 @@ def _angles(cos, sin, row, y, column, frequencies, QUARTER: tl.constexpr, BLOCK_
 
 @triton.jit
 def _place(
-    patches, bias, fixed, stretched, extra, frequencies, cu_seqlens, grids, x, cos, sin, windows, order, items,
+    patches, bias, fixed, interpolated, extra, frequencies, cu_seqlens, grids, x, cos, sin, windows, order, items,
     WIDTH: tl.constexpr, MERGE: tl.constexpr, PREFIX: tl.constexpr, WINDOW: tl.constexpr,
     HAS_BIAS: tl.constexpr, FIXED: tl.constexpr, SIDE: tl.constexpr, HAS_EXTRA: tl.constexpr, QUARTER: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_ITEMS: tl.constexpr, BLOCK_QUARTER: tl.constexpr,
@@ -92,7 +92,7 @@ def _place(
     if HAS_BIAS:
         total += tl.load(bias + at, mask=is_there, other=0.0)
     if SIDE > 0:
-        total += _stretched(stretched, y, column, height, width, at, is_there, WIDTH, SIDE)
+        total += _interpolated(interpolated, y, column, height, width, at, is_there, WIDTH, SIDE)
     if HAS_EXTRA:
         total += tl.load(extra + row.to(tl.int64) * WIDTH + at, mask=is_there, other=0.0)
     if PREFIX > 0:
@@ -110,8 +110,8 @@ def _place(
         tl.store(order + (start + number) // (MERGE * MERGE), row // (MERGE * MERGE))
 
 
-def placed(inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
-    """See `Ops.placed`; `patches` [rows, hidden] must be contiguous."""
+def embed_positions(inputs: Inputs, patches: torch.Tensor, tables: PositionTables) -> Embedded:
+    """See `Ops.embed_positions`; `patches` [rows, hidden] must be contiguous."""
     assert patches.is_contiguous() and not (tables.window and tables.prefix_rows)
     rows, width = patches.shape
     items = inputs.grids.shape[0]
@@ -125,9 +125,9 @@ def placed(inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed
     if tables.window:
         windows = torch.empty((rows, 2), dtype=torch.int32, device=device)
         order = torch.empty(rows // tables.merge_size**2, dtype=torch.int32, device=device)
-    extra = None if tables.resampled is None else resampled(inputs, rows, tables.resampled, tables)
+    extra = None if tables.antialiased is None else antialiased(inputs, rows, tables.antialiased, tables)
     # absent tensors are stood in for by any other: the kernel is compiled without what reads them
-    given = (tables.bias, tables.fixed, tables.stretched, extra, tables.frequencies)
+    given = (tables.bias, tables.fixed, tables.interpolated, extra, tables.frequencies)
     _place[(rows,)](
         patches,
         *(patches if tensor is None else tensor for tensor in given),
@@ -142,7 +142,7 @@ def placed(inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed
         WINDOW=tables.window,
         HAS_BIAS=tables.bias is not None,
         FIXED=0 if tables.fixed is None else tables.fixed.shape[0],
-        SIDE=0 if tables.stretched is None else round(tables.stretched.shape[0] ** 0.5),
+        SIDE=0 if tables.interpolated is None else round(tables.interpolated.shape[0] ** 0.5),
         HAS_EXTRA=extra is not None,
         QUARTER=quarter,
         BLOCK=triton.next_power_of_2(width),
@@ -150,4 +150,4 @@ def placed(inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed
         BLOCK_QUARTER=triton.next_power_of_2(max(quarter, 1)),
         num_warps=4,
     )
-    return Placed(x, cos, sin, windows, order)
+    return Embedded(x, cos, sin, windows, order)

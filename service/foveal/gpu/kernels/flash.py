@@ -1,4 +1,7 @@
-"""The steps that the attention kernels share: one block of keys after the other, the mixture out.
+"""Online softmax: the steps that the attention kernels share, one block of keys after the other.
+
+The algorithm is FlashAttention-2's (Dao, 2023): running maximum `m_i`, running sum `l_i`, accumulator `acc`, and
+`alpha`, which rescales both when a block of keys raises the maximum (online softmax: Milakov and Gimelshein, 2018).
 
 Head dimensions that are no power of two are cut into a main and a rest part (72 = 64 + 8, padded to 16), since padding
 72 to 128 would waste two fifths of the products. Queries and keys lie rotated in memory: turning a query on its way in
@@ -37,31 +40,31 @@ def precision_of(dtype: torch.dtype) -> str:
 
 
 @triton.jit
-def begin_mixing(
+def init_softmax(
     query_row, is_row, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """A tile's queries and a running softmax without keys: query, query_rest, mixed, mixed_rest, peak, total."""
+    """Load a tile's queries and start a softmax without keys: query, query_rest, acc, acc_rest, m_i, l_i."""
     main = tl.arange(0, MAIN)
     query = tl.load(query_row[:, None] + main[None, :], mask=is_row[:, None], other=0.0)
     query_rest = query
-    mixed = tl.zeros([BLOCK_M, MAIN], tl.float32)
-    mixed_rest = mixed
+    acc = tl.zeros([BLOCK_M, MAIN], tl.float32)
+    acc_rest = acc
     if REST > 0:
         rest = MAIN + tl.arange(0, REST)
         is_there = is_row[:, None] & (rest < HEAD)[None, :]
         query_rest = tl.load(query_row[:, None] + rest[None, :], mask=is_there, other=0.0)
-        mixed_rest = tl.zeros([BLOCK_M, REST], tl.float32)
-    peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
-    total = tl.full([BLOCK_M], 0.0, tl.float32)
-    return query, query_rest, mixed, mixed_rest, peak, total
+        acc_rest = tl.zeros([BLOCK_M, REST], tl.float32)
+    m_i = tl.full([BLOCK_M], -1.0e30, tl.float32)
+    l_i = tl.full([BLOCK_M], 0.0, tl.float32)
+    return query, query_rest, acc, acc_rest, m_i, l_i
 
 
 @triton.jit
-def mix_keys(
-    query, query_rest, mixed, mixed_rest, peak, total, key_base, keys, is_key, scale, stride_row, stride_part,
+def update_softmax(
+    query, query_rest, acc, acc_rest, m_i, l_i, key_base, keys, is_key, scale, stride_row, stride_part,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Take one block of keys into the running softmax: returns mixed, mixed_rest, peak, total.
+    """Take one block of keys into the running softmax: returns acc, acc_rest, m_new, l_i.
 
     All of `keys` are read, so they must be rows that there are; those with `is_key` False weigh nothing. At least one
     must be True.
@@ -75,31 +78,31 @@ def mix_keys(
         key_rest = tl.load(key_row[None, :] + rest[:, None], mask=(rest < HEAD)[:, None], other=0.0)
         scores = tl.dot(query_rest, key_rest, scores, input_precision=PRECISION)
     scores = tl.where(is_key[None, :], scores, -1.0e30)
-    higher = tl.maximum(peak, tl.max(scores, 1) * scale)
-    weights = tl.exp2(scores * scale - higher[:, None])
-    shrink = tl.exp2(peak - higher)
-    total = total * shrink + tl.sum(weights, 1)
+    m_new = tl.maximum(m_i, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - m_new[:, None])
+    alpha = tl.exp2(m_i - m_new)
+    l_i = l_i * alpha + tl.sum(weights, 1)
     value = tl.load(value_row[:, None] + main[None, :])
     weights = weights.to(value.dtype)
-    mixed = tl.dot(weights, value, mixed * shrink[:, None], input_precision=PRECISION)
+    acc = tl.dot(weights, value, acc * alpha[:, None], input_precision=PRECISION)
     if REST > 0:
         rest = MAIN + tl.arange(0, REST)
         value_rest = tl.load(value_row[:, None] + rest[None, :], mask=(rest < HEAD)[None, :], other=0.0)
-        mixed_rest = tl.dot(weights, value_rest, mixed_rest * shrink[:, None], input_precision=PRECISION)
-    return mixed, mixed_rest, higher, total
+        acc_rest = tl.dot(weights, value_rest, acc_rest * alpha[:, None], input_precision=PRECISION)
+    return acc, acc_rest, m_new, l_i
 
 
 @triton.jit
-def store_mixed(
-    out_row, is_row, mixed, mixed_rest, total,
+def store_acc(
+    out_row, is_row, acc, acc_rest, l_i,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """Divide by the weights' total and write; a row without keys gets zeros, not NaN."""
-    total = tl.where(total == 0.0, 1.0, total)
+    """Divide by the weights' sum and write; a row without keys gets zeros, not NaN."""
+    l_i = tl.where(l_i == 0.0, 1.0, l_i)
     main = tl.arange(0, MAIN)
-    kept = (mixed / total[:, None]).to(out_row.dtype.element_ty)
+    kept = (acc / l_i[:, None]).to(out_row.dtype.element_ty)
     tl.store(out_row[:, None] + main[None, :], kept, mask=is_row[:, None])
     if REST > 0:
         rest = MAIN + tl.arange(0, REST)
-        kept_rest = (mixed_rest / total[:, None]).to(out_row.dtype.element_ty)
+        kept_rest = (acc_rest / l_i[:, None]).to(out_row.dtype.element_ty)
         tl.store(out_row[:, None] + rest[None, :], kept_rest, mask=is_row[:, None] & (rest < HEAD)[None, :])

@@ -10,13 +10,13 @@ from foveal.families.tower_plan import Activation
 from foveal.gpu.inputs import Inputs
 from foveal.gpu.kernels.activation import activate
 from foveal.gpu.kernels.attention import attend_tiles, tile_table
-from foveal.gpu.kernels.embed import centred, placed
-from foveal.gpu.kernels.norm import add_norm, row_peaks
+from foveal.gpu.kernels.embed import centred, embed_positions
+from foveal.gpu.kernels.norm import add_norm, row_absmax
 from foveal.gpu.kernels.pool import mean_rows, pool_attention
 from foveal.gpu.kernels.rope import rotate_in_place
 from foveal.gpu.kernels.tuning import tile_for
 from foveal.gpu.kernels.windows import attend_windows
-from foveal.gpu.ops import Attend, Placed, PlaceTables
+from foveal.gpu.ops import Attend, Embedded, PositionTables
 
 
 class FusedOps:
@@ -29,13 +29,13 @@ class FusedOps:
         """One kernel."""
         return centred(rows, centre, dtype)
 
-    def placed(self, inputs: Inputs, patches: torch.Tensor, tables: PlaceTables) -> Placed:
-        """One kernel; a resampled table takes one more, and a matrix product."""
-        return placed(inputs, patches, tables)
+    def embed_positions(self, inputs: Inputs, patches: torch.Tensor, tables: PositionTables) -> Embedded:
+        """One kernel; an antialiased table takes one more, and a matrix product."""
+        return embed_positions(inputs, patches, tables)
 
-    def attention(self, cu_seqlens: torch.Tensor, placed: Placed) -> Attend:
+    def attention(self, cu_seqlens: torch.Tensor, embedded: Embedded) -> Attend:
         """One kernel over a table of tiles that is made once for all blocks; one more turns queries and keys."""
-        num_rows, cos, sin = placed.x.shape[0], placed.cos, placed.sin
+        num_rows, cos, sin = embedded.x.shape[0], embedded.cos, embedded.sin
         tables: dict[int, torch.Tensor] = {}
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
@@ -48,9 +48,9 @@ class FusedOps:
 
         return attend
 
-    def window_attention(self, placed: Placed) -> Attend:
+    def window_attention(self, embedded: Embedded) -> Attend:
         """One kernel for all windows; one more turns queries and keys."""
-        windows, cos, sin = placed.windows, placed.cos, placed.sin
+        windows, cos, sin = embedded.windows, embedded.cos, embedded.sin
         assert windows is not None
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
@@ -78,6 +78,6 @@ class FusedOps:
         """One kernel."""
         return pool_attention(query, kv, cu_seqlens)
 
-    def peaks(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+    def row_absmax(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """One kernel."""
-        row_peaks(rows, out)
+        row_absmax(rows, out)

@@ -1,4 +1,4 @@
-"""Passes over rows: residual addition with norm, and the peak of each row."""
+"""Passes over rows: residual addition with norm, and the absmax of each row."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def add_norm(x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RM
 
 
 @triton.jit
-def _row_peaks(rows, out, width, BLOCK: tl.constexpr):
+def _row_absmax(rows, out, width, BLOCK: tl.constexpr):
     """One row: its largest magnitude, as the largest bit pattern, in which NaN is above infinity."""
     row = rows + tl.program_id(0).to(tl.int64) * width
-    peak = tl.zeros([BLOCK], tl.int32)
+    absmax = tl.zeros([BLOCK], tl.int32)
     for at in range(0, width, BLOCK):
         columns = at + tl.arange(0, BLOCK)
         value = tl.load(row + columns, mask=columns < width, other=0.0).to(tl.float32)
-        peak = tl.maximum(peak, tl.abs(value).to(tl.int32, bitcast=True))
-    tl.store(out + tl.program_id(0), tl.max(peak, 0).to(tl.float32, bitcast=True))
+        absmax = tl.maximum(absmax, tl.abs(value).to(tl.int32, bitcast=True))
+    tl.store(out + tl.program_id(0), tl.max(absmax, 0).to(tl.float32, bitcast=True))
 
 
-def row_peaks(rows: torch.Tensor, out: torch.Tensor) -> None:
+def row_absmax(rows: torch.Tensor, out: torch.Tensor) -> None:
     """Largest magnitude of each row of [n, width] into float32 [n]; NaN and infinity come through."""
     block = min(4096, triton.next_power_of_2(rows.shape[1]))
-    _row_peaks[(rows.shape[0],)](rows, out, rows.shape[1], BLOCK=block, num_warps=8)
+    _row_absmax[(rows.shape[0],)](rows, out, rows.shape[1], BLOCK=block, num_warps=8)

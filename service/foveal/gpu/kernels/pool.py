@@ -70,9 +70,9 @@ def _pool_attention(
     stop = tl.load(cu_seqlens + item + 1)
     wanted = tl.load(query + head * HEAD + columns, mask=is_column, other=0.0).to(tl.float32) * scale
     place = tl.arange(0, BLOCK_ROWS)
-    mixed = tl.zeros([BLOCK], tl.float32)
-    peak = -1.0e30
-    total = 0.0
+    acc = tl.zeros([BLOCK], tl.float32)
+    m_i = -1.0e30
+    l_i = 0.0
     for at in tl.range(start, stop, BLOCK_ROWS):
         row = at + place
         is_row = row < stop
@@ -80,16 +80,16 @@ def _pool_attention(
         pointers = kv + row.to(tl.int64)[:, None] * stride_row + head * HEAD + columns[None, :]
         key = tl.load(pointers, mask=is_there, other=0.0).to(tl.float32)
         scores = tl.where(is_row, tl.sum(key * wanted[None, :], 1), -1.0e30)
-        higher = tl.maximum(peak, tl.max(scores, 0))
-        weights = tl.exp2(scores - higher)
-        shrink = tl.exp2(peak - higher)
+        m_new = tl.maximum(m_i, tl.max(scores, 0))
+        weights = tl.exp2(scores - m_new)
+        alpha = tl.exp2(m_i - m_new)
         value = tl.load(pointers + stride_part, mask=is_there, other=0.0).to(tl.float32)
-        mixed = mixed * shrink + tl.sum(weights[:, None] * value, 0)
-        total = total * shrink + tl.sum(weights, 0)
-        peak = higher
-    mixed = mixed / tl.where(total == 0.0, 1.0, total)  # an unused item has no rows: zeros, not NaN
+        acc = acc * alpha + tl.sum(weights[:, None] * value, 0)
+        l_i = l_i * alpha + tl.sum(weights, 0)
+        m_i = m_new
+    acc = acc / tl.where(l_i == 0.0, 1.0, l_i)  # an unused item has no rows: zeros, not NaN
     at_out = (item.to(tl.int64) * tl.num_programs(1) + head) * HEAD + columns
-    tl.store(out + at_out, mixed.to(out.dtype.element_ty), mask=is_column)
+    tl.store(out + at_out, acc.to(out.dtype.element_ty), mask=is_column)
 
 
 def pool_attention(query: torch.Tensor, kv: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:

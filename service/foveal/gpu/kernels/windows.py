@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foveal.gpu.kernels.flash import LOG2_E, begin_mixing, cut_of, mix_keys, precision_of, store_mixed
+from foveal.gpu.kernels.flash import LOG2_E, cut_of, init_softmax, precision_of, store_acc, update_softmax
 from foveal.gpu.kernels.tuning import window_tile_for
 
 
@@ -31,7 +31,7 @@ def _attend_windows(
     stop = tl.load(windows + rows * 2 + 1, mask=is_row, other=0)
     has_keys = start < stop
     query_row = qkv + rows.to(tl.int64) * stride_row + head * HEAD
-    query, query_rest, mixed, mixed_rest, peak, total = begin_mixing(query_row, is_row, HEAD, MAIN, REST, BLOCK_M)
+    query, query_rest, acc, acc_rest, m_i, l_i = init_softmax(query_row, is_row, HEAD, MAIN, REST, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     key_base = qkv + stride_part + head * HEAD
     last = tl.max(tl.where(has_keys, stop, 0), 0)
@@ -39,19 +39,19 @@ def _attend_windows(
     while at < last:
         edge = tl.load(windows + at * 2 + 1)
         keys = tl.maximum(tl.minimum(at + columns, edge - 1), 0)
-        new_mixed, new_rest, new_peak, new_total = mix_keys(
-            query, query_rest, mixed, mixed_rest, peak, total, key_base, keys, at + columns < edge,
+        new_acc, new_acc_rest, new_m, new_l = update_softmax(
+            query, query_rest, acc, acc_rest, m_i, l_i, key_base, keys, at + columns < edge,
             scale, stride_row, stride_part, HEAD, MAIN, REST, PRECISION,
         )  # fmt: skip
         is_mine = (start <= at) & (at < stop)
-        mixed = tl.where(is_mine[:, None], new_mixed, mixed)
+        acc = tl.where(is_mine[:, None], new_acc, acc)
         if REST > 0:
-            mixed_rest = tl.where(is_mine[:, None], new_rest, mixed_rest)
-        peak = tl.where(is_mine, new_peak, peak)
-        total = tl.where(is_mine, new_total, total)
+            acc_rest = tl.where(is_mine[:, None], new_acc_rest, acc_rest)
+        m_i = tl.where(is_mine, new_m, m_i)
+        l_i = tl.where(is_mine, new_l, l_i)
         at = tl.maximum(tl.minimum(at + BLOCK_N, edge), at + 1)  # ends whatever `windows` holds
     out_row = out + rows.to(tl.int64) * (tl.num_programs(1) * HEAD) + head * HEAD
-    store_mixed(out_row, is_row, mixed, mixed_rest, total, HEAD, MAIN, REST)
+    store_acc(out_row, is_row, acc, acc_rest, l_i, HEAD, MAIN, REST)
 
 
 def attend_windows(qkv: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:

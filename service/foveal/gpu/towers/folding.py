@@ -2,7 +2,7 @@
 
 - Patch embedding: one matrix from uint8 rows. Normalisation and, for a still image, the temporal pair are in it.
 - Layer scales go into the matrices before them.
-- Tables of places that are the same for every picture.
+- Tables of positions that are the same for every picture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from foveal.families.tower_plan import TowerPlan
-from foveal.gpu.ops import PlaceTables
+from foveal.gpu.ops import PositionTables
 from foveal.gpu.positions import rope_frequencies
 
 CENTRE = 128.0
@@ -66,21 +66,21 @@ def fold_scales(plan: TowerPlan, tensors: Tensors) -> None:
                 tensors[name] = tensors[name].float() * factor.view(-1, *(1 for _ in tensors[name].shape[1:]))
 
 
-def place_tables(plan: TowerPlan, tensors: Tensors, patch_bias: torch.Tensor) -> PlaceTables:
-    """What the ops need to know of places, on the device of `patch_bias`; takes its tensors away."""
+def position_tables(plan: TowerPlan, tensors: Tensors, patch_bias: torch.Tensor) -> PositionTables:
+    """What the ops need to know of positions, on the device of `patch_bias`; takes its tensors away."""
     device, positions = patch_bias.device, plan.positions
     table = tensors.pop("positions").float().to(device) if positions.table != "none" else None
     theta = positions.rope_theta
     head_dim = plan.hidden // plan.heads
     is_fixed = positions.table == "fixed"
-    return PlaceTables(
+    return PositionTables(
         merge_size=plan.merge_size,
         prefix_rows=plan.prefix_rows,
         window=positions.window,
         bias=None if is_fixed else patch_bias,
         fixed=_item_table(plan, tensors, table, patch_bias) if is_fixed and table is not None else None,
-        stretched=table if positions.table == "stretched" else None,
-        resampled=table if positions.table == "resampled" else None,
+        interpolated=table if positions.table == "interpolated" else None,
+        antialiased=table if positions.table == "antialiased" else None,
         frequencies=None if theta is None else rope_frequencies(head_dim, theta, device),
     )
 

@@ -33,12 +33,12 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(plan.hidden, plan.intermediate * (2 if plan.gated else 1))
         self.fc2 = nn.Linear(plan.intermediate, plan.hidden)
 
-    def forward(self, x: torch.Tensor, pending: torch.Tensor | None, attend: Attend, ops: Ops) -> torch.Tensor:
-        """Adds what is pending and its attention to x [rows, hidden], in place; returns what is pending next.
+    def forward(self, x: torch.Tensor, branch: torch.Tensor | None, attend: Attend, ops: Ops) -> torch.Tensor:
+        """Add the last branch's output and the attention branch to x [rows, hidden], in place; return the MLP's.
 
         An addition waits for the norm that follows it, so that both are one pass over the rows.
         """
-        qkv: torch.Tensor = self.qkv(ops.add_norm(x, pending, self.norm1))
+        qkv: torch.Tensor = self.qkv(ops.add_norm(x, branch, self.norm1))
         mixed: torch.Tensor = self.proj(attend(qkv.view(-1, *self.split)).flatten(1))
         normed = ops.add_norm(x, mixed, self.norm2)
         y: torch.Tensor = self.fc2(ops.activated(normed, self.fc1, self.activation, self.gated))
@@ -58,13 +58,13 @@ class Merger(nn.Module):
         self.fc2 = nn.Linear(self.joined, plan.merger.width)
 
     def forward(
-        self, x: torch.Tensor, pending: torch.Tensor | None, order: torch.Tensor | None, ops: Ops, out: torch.Tensor
+        self, x: torch.Tensor, branch: torch.Tensor | None, order: torch.Tensor | None, ops: Ops, out: torch.Tensor
     ) -> None:
-        """Add what is pending to x [rows, hidden], in place, and write `out` [tokens, width] in the inputs' order.
+        """Add the last branch to x [rows, hidden], in place, and write `out` [tokens, width] in the inputs' order.
 
         `out` is some columns of the answer's rows: the last matrix product writes them where they are sent from.
         """
-        added = None if pending is None else pending.view(-1, self.width)
+        added = None if branch is None else branch.view(-1, self.width)
         joined = ops.add_norm(x.view(-1, self.width), added, self.norm).view(-1, self.joined)
         if order is not None:
             joined = joined.index_select(0, order)

@@ -15,8 +15,8 @@ from torch import nn
 
 from foveal.families.spec import ModelSpec
 from foveal.gpu.inputs import Inputs, Outputs
-from foveal.gpu.ops import Attend, Placed, choose_ops
-from foveal.gpu.towers.folding import CENTRE, fold_scales, patch_matrix, place_tables
+from foveal.gpu.ops import Attend, Embedded, choose_ops
+from foveal.gpu.towers.folding import CENTRE, fold_scales, patch_matrix, position_tables
 from foveal.gpu.towers.parts import Block, Merger, Pooler, loose_tensors, norm_of
 from foveal.gpu.towers.protocol import Geometry
 
@@ -39,15 +39,15 @@ class VisionTower(nn.Module):
             fixed_grid=plan.fixed_grid,
         )
         self.ops = choose_ops(device)
-        taps = plan.merger.taps if plan.merger else ()
+        deepstack_layers = plan.merger.deepstack_layers if plan.merger else ()
         with torch.device("meta"):
             self.pre_norm = norm_of(plan.norm, plan.hidden, plan.epsilon) if plan.pre_norm else None
             self.blocks = nn.ModuleList(Block(plan) for _ in range(plan.depth))
             self.final_norm = norm_of(plan.norm, plan.hidden, plan.epsilon) if plan.final_norm else None
             self.merger = Merger(plan, joins_first=False) if plan.merger else None
-            self.deepstack = nn.ModuleList(Merger(plan, joins_first=True) for _ in taps)
+            self.deepstack = nn.ModuleList(Merger(plan, joins_first=True) for _ in deepstack_layers)
             self.pool = Pooler(plan)
-        self.taps = {block: level for level, block in enumerate(taps)}
+        self.level_of_layer = {block: level for level, block in enumerate(deepstack_layers)}
         self.requires_grad_(False)
 
     @property
@@ -69,7 +69,7 @@ class VisionTower(nn.Module):
         loose = dict(tensors)
         matrix = patch_matrix(self.plan, loose, self.spec.image_mean, self.spec.image_std, self.dtype)
         self.patches = type(matrix)(matrix.weight.to(self.device), matrix.bias.to(self.device))
-        self.tables = place_tables(self.plan, loose, self.patches.bias)
+        self.tables = position_tables(self.plan, loose, self.patches.bias)
         fold_scales(self.plan, loose)
         probe = loose.pop("pool.probe", None)
         # copied even where nothing changes: what safetensors gives may be a view of the mapped file
@@ -81,38 +81,38 @@ class VisionTower(nn.Module):
     def forward(self, inputs: Inputs, out: Outputs) -> None:
         """Encode all rows: tokens, each level in its own columns, and a pooled row for each item."""
         patches = F.linear(self.ops.pixels(inputs.rows, CENTRE, self.dtype), self.patches.weight)
-        placed = self.ops.placed(inputs, patches, self.tables)
-        x = placed.x if self.pre_norm is None else self.ops.add_norm(placed.x, None, self.pre_norm)
+        embedded = self.ops.embed_positions(inputs, patches, self.tables)
+        x = embedded.x if self.pre_norm is None else self.ops.add_norm(embedded.x, None, self.pre_norm)
         levels = [out.tokens[:, level.start : level.stop] for level in self.spec.levels]
-        attends = self._attends(inputs, placed)
-        pending: torch.Tensor | None = None
+        attends = self._attends(inputs, embedded)
+        branch: torch.Tensor | None = None
         for i, block in enumerate(self.blocks):
-            pending = block(x, pending, attends[i], self.ops)
-            if i in self.taps:
-                level = self.taps[i]
-                self.deepstack[level](x, pending, placed.order, self.ops, levels[1 + level])
-                pending = None
+            branch = block(x, branch, attends[i], self.ops)
+            if i in self.level_of_layer:
+                level = self.level_of_layer[i]
+                self.deepstack[level](x, branch, embedded.order, self.ops, levels[1 + level])
+                branch = None
                 if level == len(self.deepstack) - 1:
                     out.early_done()
-        self._finish(x, pending, placed, levels[0])
+        self._finish(x, branch, embedded, levels[0])
         self.pool(out.tokens, inputs.cu_seqlens, self.ops, out.pooled)
 
-    def _attends(self, inputs: Inputs, placed: Placed) -> list[Attend]:
+    def _attends(self, inputs: Inputs, embedded: Embedded) -> list[Attend]:
         """How each block attends: over whole pictures, or within windows."""
-        whole = self.ops.attention(inputs.cu_seqlens, placed)
+        whole = self.ops.attention(inputs.cu_seqlens, embedded)
         positions = self.plan.positions
         if not positions.window:
             return [whole] * self.plan.depth
-        within = self.ops.window_attention(placed)
+        within = self.ops.window_attention(embedded)
         return [whole if i in positions.full_blocks else within for i in range(self.plan.depth)]
 
-    def _finish(self, x: torch.Tensor, pending: torch.Tensor | None, placed: Placed, main: torch.Tensor) -> None:
+    def _finish(self, x: torch.Tensor, branch: torch.Tensor | None, embedded: Embedded, main: torch.Tensor) -> None:
         """Write the main level."""
         if self.merger is not None:
-            self.merger(x, pending, placed.order, self.ops, main)
+            self.merger(x, branch, embedded.order, self.ops, main)
         elif self.final_norm is not None:
-            main.copy_(self.ops.add_norm(x, pending, self.final_norm))
-        elif pending is None:
+            main.copy_(self.ops.add_norm(x, branch, self.final_norm))
+        elif branch is None:
             main.copy_(x)
         else:
-            torch.add(x, pending, out=main)
+            torch.add(x, branch, out=main)

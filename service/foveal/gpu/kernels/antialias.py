@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from foveal.gpu.inputs import Inputs
-from foveal.gpu.kernels.places import find_item, find_patch
-from foveal.gpu.ops import PlaceTables
+from foveal.gpu.kernels.locate import find_item, find_patch
+from foveal.gpu.ops import PositionTables
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _weights(
     tl.store(out + at, weight, mask=is_there)
 
 
-def resampled(inputs: Inputs, rows: int, table: torch.Tensor, tables: PlaceTables) -> torch.Tensor:
+def antialiased(inputs: Inputs, rows: int, table: torch.Tensor, tables: PositionTables) -> torch.Tensor:
     """The table [side², hidden] at each row's place, float32 [rows, hidden], in the order that the blocks see."""
     side = round(table.shape[0] ** 0.5)
     items = inputs.grids.shape[0]

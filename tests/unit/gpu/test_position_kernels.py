@@ -1,4 +1,4 @@
-"""How rows find their places, under Triton's interpreter: see `test_kernels.py`."""
+"""How rows find their positions, under Triton's interpreter: see `test_kernels.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foveal.gpu.ops import PlaceTables
+from foveal.gpu.ops import PositionTables
 from foveal.gpu.plain_ops import PlainOps
 from foveal.gpu.positions import rope_frequencies
 from tests.unit.gpu.packs import Grid, close, drawn, pack, used_rows
@@ -18,8 +18,8 @@ triton = pytest.importorskip("triton")
 if not triton.knobs.runtime.interpret:
     pytest.skip("the kernels are compiled for a GPU here", allow_module_level=True)
 
+from foveal.gpu.kernels.antialias import antialiased  # noqa: E402
 from foveal.gpu.kernels.fused import FusedOps  # noqa: E402
-from foveal.gpu.kernels.resample import resampled  # noqa: E402
 
 FUSED, PLAIN = FusedOps(), PlainOps()
 ODD = [(2, 2), (8, 10), (2, 6), (2, 2)]
@@ -28,18 +28,18 @@ ODD = [(2, 2), (8, 10), (2, 6), (2, 2)]
 TABLES: dict[str, dict[str, Any]] = {
     "bias": {"merge_size": 2, "bias": drawn(1, 20)},
     "nothing": {"merge_size": 2},
-    "stretched": {"merge_size": 2, "bias": drawn(1, 20), "stretched": drawn(2, 49, 20)},
-    "resampled": {"merge_size": 1, "bias": drawn(1, 20), "resampled": drawn(3, 64, 20)},
+    "interpolated": {"merge_size": 2, "bias": drawn(1, 20), "interpolated": drawn(2, 49, 20)},
+    "antialiased": {"merge_size": 1, "bias": drawn(1, 20), "antialiased": drawn(3, 64, 20)},
     "fixed": {"merge_size": 1, "fixed": drawn(4, 85, 20), "prefix_rows": 5},
     "windows": {"merge_size": 2, "bias": drawn(1, 20), "window": 3},
-    "windows of one": {"merge_size": 1, "stretched": drawn(2, 49, 20), "resampled": drawn(3, 64, 20), "window": 4},
+    "windows of one": {"merge_size": 1, "interpolated": drawn(2, 49, 20), "antialiased": drawn(3, 64, 20), "window": 4},
     "prefix and all": {
         "merge_size": 1,
         "prefix_rows": 1,
         "bias": drawn(1, 20),
         "fixed": drawn(4, 81, 20),
-        "stretched": drawn(2, 49, 20),
-        "resampled": drawn(3, 64, 20),
+        "interpolated": drawn(2, 49, 20),
+        "antialiased": drawn(3, 64, 20),
     },
 }
 
@@ -50,15 +50,15 @@ TABLES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_are_placed_as_plain_operations_place_them(name: str, rotated: bool, dtype: torch.dtype) -> None:
     frequencies = rope_frequencies(40, 10000.0, torch.device("cpu")) if rotated else None
-    tables = replace(PlaceTables(**TABLES[name]), frequencies=frequencies)
+    tables = replace(PositionTables(**TABLES[name]), frequencies=frequencies)
     inputs = pack(ODD, tables.merge_size, tables.prefix_rows)
     used = used_rows(inputs)
     patches = drawn(5, inputs.rows.shape[0], 20, dtype=dtype)
-    wanted = PLAIN.placed(inputs, patches, tables)
+    wanted = PLAIN.embed_positions(inputs, patches, tables)
     patches[used:] = torch.nan
     for start in inputs.cu_seqlens[: len(ODD)]:
         patches[start : start + tables.prefix_rows] = torch.nan
-    found = FUSED.placed(inputs, patches, tables)
+    found = FUSED.embed_positions(inputs, patches, tables)
     assert found.x.dtype == dtype and found.x.isfinite().all()
     close(found.x[:used], wanted.x[:used])
     for mine, plain in ((found.cos, wanted.cos), (found.sin, wanted.sin)):
@@ -86,8 +86,8 @@ def test_windows_follow_each_other_in_raster_order_and_so_do_their_tokens(merge:
     grids = [(h * merge, w * merge) for h, w in ((1, 1), (5, 7), (4, 4), (7, 2))]
     inputs = pack(grids, merge)
     rows, area = inputs.rows.shape[0], merge**2
-    tables = PlaceTables(merge_size=merge, window=side)
-    found = FUSED.placed(inputs, torch.arange(rows).float()[:, None], tables)
+    tables = PositionTables(merge_size=merge, window=side)
+    found = FUSED.embed_positions(inputs, torch.arange(rows).float()[:, None], tables)
     source, spans, order, start = [], [], {}, 0
     for grid in grids:
         for window in in_windows(grid, merge, side):
@@ -110,7 +110,7 @@ def test_resampling_is_antialiased_interpolation() -> None:
     sizes = [*((n, 1) for n in lengths), *((1, n) for n in lengths), (7, 23)]
     inputs = pack(sizes, 1, spare=1, padding=1)
     table = torch.eye(256)
-    found = resampled(inputs, inputs.rows.shape[0], table, PlaceTables(merge_size=1))
+    found = antialiased(inputs, inputs.rows.shape[0], table, PositionTables(merge_size=1))
     image = table.view(1, 16, 16, 256).permute(0, 3, 1, 2)
     wanted = [F.interpolate(image, size, mode="bilinear", antialias=True)[0].flatten(1).T for size in sizes]
     torch.testing.assert_close(found[: used_rows(inputs)], torch.cat(wanted), atol=1e-6, rtol=0)
