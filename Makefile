@@ -17,7 +17,7 @@ QUICK := tests/contract tests/api tests/unit/test_settings.py \
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
-.PHONY: help install demo check quick test promtool constraints fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
+.PHONY: help install demo check quick test images promtool constraints fuzz acceptance gpu gpu-site gpu-wheels load overhead chaos soak e2e clean
 
 help:  ## print the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ quick: install  ## the fast tests, for every save: seconds, no server is started
 test: install promtool  ## all tests that need no GPU, then the black-box checks
 	$(BIN)/pytest $(AT_ONCE)
 	$(MAKE) --no-print-directory acceptance
+
+images: install  ## build the images, run the compose file on a container engine of its own (root, Debian, 8 minutes)
+	@deploy/images/run.sh
 
 promtool: install  ## fetch promtool 3 for the alerts' tests, where it can be had
 	@deploy/promtool.sh $(BIN)
