@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import errno
 import os
+import queue
 import stat
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from foveal_client._errors import DeadlineExceeded
 
 MAX_THREADS = 32
 """That read at one time, of one client. One that hangs keeps its place."""
+IDLE_SECONDS = 5.0
+"""A thread that has had nothing to read for so long ends."""
 CHUNK_BYTES = 1 << 20
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -84,42 +87,67 @@ def _check_kind(name: str, mode: int) -> None:
 
 
 class ReadingThreads:
-    """Runs what may read files beside an event loop, on threads that nothing waits for when it is given up."""
+    """Runs what may read files beside an event loop, on threads that nothing waits for when it is given up.
+
+    That is why it is no executor of the standard library: a program's end waits for those, however they hang.
+    """
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        self._seats = asyncio.Semaphore(max_threads)
+        self._max_threads = max_threads
+        self._lock = threading.Lock()
+        self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._num_threads = 0
+        self._num_open = 0
+        """Works that wait or run; one that hangs is open, and its thread counts."""
 
     async def run(self, work: Callable[[], T], seconds: float) -> T:
-        """What `work` returns or raises; DeadlineExceeded when it takes longer. It then goes on, and keeps its seat."""
+        """What `work` returns or raises; DeadlineExceeded when it takes longer, and it then goes on by itself."""
         try:
             async with asyncio.timeout(seconds) as patience:
-                return await self._run(work)
+                return await self._begin(work)
         except TimeoutError as error:
             if not patience.expired():  # a file system's own
                 raise
             raise DeadlineExceeded("the images were not read within the timeout") from error
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        await self._seats.acquire()
-        done: asyncio.Future[T] = loop.create_future()
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._num_open += 1
+            self._works.put(partial(self._do, work, done))
+            is_short = self._num_threads < min(self._num_open, self._max_threads)
+            self._num_threads += is_short
+        if is_short:
+            threading.Thread(target=self._serve, name="foveal-read", daemon=True).start()
+        return done
 
-        def settle(put: Callable[[], None]) -> None:
-            self._seats.release()
-            if not done.cancelled():
-                put()
-
-        def read() -> None:
+    def _serve(self) -> None:
+        """Do one work after the other, and end after a while without any."""
+        while True:
             try:
-                put = partial(done.set_result, work())
-            except BaseException as error:  # it is the caller's, whatever it is
-                put = partial(done.set_exception, error)
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(settle, put)
+                do = self._works.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._works.empty():
+                        self._num_threads -= 1
+                        return
+            else:
+                do()
 
+    def _do(self, work: Callable[[], T], done: asyncio.Future[T]) -> None:
         try:
-            threading.Thread(target=read, name="foveal-read", daemon=True).start()
-        except RuntimeError:
-            self._seats.release()
-            raise
-        return await done
+            if done.cancelled():
+                return
+            put = partial(done.set_result, work())
+        except BaseException as error:  # it is the caller's, whatever it is
+            put = partial(done.set_exception, error)
+        finally:
+            with self._lock:
+                self._num_open -= 1
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            done.get_loop().call_soon_threadsafe(_settle, done, put)
+
+
+def _settle(done: asyncio.Future[Any], put: Callable[[], None]) -> None:
+    if not done.cancelled():
+        put()

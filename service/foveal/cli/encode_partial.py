@@ -184,7 +184,7 @@ class OneFile:
         with named(self.partial):
             self._file.truncate(self._room + self._end)
         # Ever rarer, so that all headers together cost no more than a few of the last one.
-        self._next_header = len(self._tensors) * 9 // 8 + 1
+        self._next_header = len(self._tensors) * 5 // 4 + 1
         return None
 
     def _write(self, at: int, content: bytes | memoryview) -> None:

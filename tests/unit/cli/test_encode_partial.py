@@ -426,7 +426,7 @@ def test_a_killed_process_leaves_most_of_what_it_had(
         for name in names[:num]:
             first.add(name, embedding_of(name.encode()))
     with closing(OneFile(path, names, {}, pytest.fail)) as second:
-        assert len(second.kept) >= num * 8 // 9
+        assert len(second.kept) >= num * 4 // 5
         assert all(second.kept[name] == hash_of(name.encode()) for name in second.kept)
 
 

@@ -167,3 +167,14 @@ async def test_at_most_so_many_threads_read_and_those_given_up_keep_their_seats(
     goes_on.set()
     await asyncio.gather(*tasks[1:])
     assert len(running) == 5
+
+
+async def test_threads_are_used_again_and_end_when_there_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = ReadingThreads()
+    names = {await threads.run(threading.get_ident, 30) for _ in range(20)}
+    assert len(names) == 1
+    monkeypatch.setattr(_files, "IDLE_SECONDS", 0.0)
+    assert await threads.run(threading.get_ident, 30) in names
+    while threads._num_threads:
+        await asyncio.sleep(0)
+    assert await threads.run(lambda: 7, 30) == 7

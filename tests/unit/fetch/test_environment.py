@@ -1,4 +1,4 @@
-"""Proxies and certificates of the environment: fetching asks no proxy, and says which certificates it lacks."""
+"""Proxies and certificates of the environment: URLs are fetched without a proxy, and missing certificates are told."""
 
 from __future__ import annotations
 
