@@ -19,12 +19,13 @@ from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
 from foveal.api.lag import watch_lag
+from foveal.api.model_fetch import fetched_spec
 from foveal.api.protocol import BoundedProtocol
 from foveal.engine.assembly import WORKER, check
 from foveal.engine.devices import worker_places
 from foveal.engine.pool import MAX_STARTS, Pool
 from foveal.errors import ConfigurationError
-from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
+from foveal.families.catalogue import is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
 from foveal.handover.folder import check_folder
 from foveal.handover.service import HandoverService, make
@@ -180,6 +181,9 @@ class _Run:
             self._exit_code = FAILED
             web.stop()
             return
+        if service is None:
+            web.stop()
+            return
         children = asyncio.create_task(service.run())
         failed = asyncio.create_task(service.pool.failed_to_start.wait())
         drained = asyncio.create_task(self._drained(service))
@@ -198,18 +202,31 @@ class _Run:
             for task in (children, failed, drained):
                 task.cancel()
 
-    async def _assemble(self) -> HandoverService:
+    async def _assemble(self) -> HandoverService | None:
+        """The service; None where the server is told to stop before its model is there."""
         if self._spec is None:
             settings = self._server.settings
             self._server.waits_for = f"fetching {settings.model} from the hub"
             log.info("fetching model", extra={"model": settings.model})
-            dummy, name = settings.load_format == "dummy", settings.served_model_name
-            self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, name, settings.revision)
+            self._spec = await self._fetched()
+            if self._spec is None:
+                return None
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
         check_model(self._server.settings, self._spec)
         service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
+
+    async def _fetched(self) -> ModelSpec | None:
+        fetching = asyncio.create_task(fetched_spec(self._server.settings, self._environment))
+        leaving = asyncio.create_task(self._drain.wait())
+        try:
+            await asyncio.wait((fetching, leaving), return_when=asyncio.FIRST_COMPLETED)
+            return fetching.result() if fetching.done() else None
+        finally:
+            for task in (fetching, leaving):
+                task.cancel()
+            await asyncio.gather(fetching, leaving, return_exceptions=True)
 
     async def _registered(self, registrar: Registrar, service: HandoverService) -> None:
         """Be known to SGLang's language servers until the drain begins, then to none."""
