@@ -22,8 +22,21 @@ from foveal.settings import Settings
 REFUSED = 2
 
 
-async def fetched_spec(settings: Settings, environment: Mapping[str, str]) -> ModelSpec:
-    """The spec of a hub id, its files fetched. Raises ConfigurationError; cancelled, it ends the fetching."""
+async def fetched_spec(settings: Settings, environment: Mapping[str, str], stop: asyncio.Event) -> ModelSpec | None:
+    """The spec of a hub id, its files fetched; None if it is told to stop before. Raises ConfigurationError."""
+    fetching = asyncio.create_task(_fetched(settings, environment))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((fetching, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return fetching.result() if fetching.done() else None
+    finally:
+        for task in (fetching, stopped):
+            task.cancel()
+        await asyncio.gather(fetching, stopped, return_exceptions=True)
+
+
+async def _fetched(settings: Settings, environment: Mapping[str, str]) -> ModelSpec:
+    """Have a child fetch it; cancelled, end the child."""
     dummy = settings.load_format == "dummy"
     asked = {"model": settings.model, "dummy_weights": dummy, "revision": settings.revision}
     process = await asyncio.create_subprocess_exec(

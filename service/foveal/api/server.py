@@ -208,7 +208,7 @@ class _Run:
             settings = self._server.settings
             self._server.waits_for = f"fetching {settings.model} from the hub"
             log.info("fetching model", extra={"model": settings.model})
-            self._spec = await self._fetched()
+            self._spec = await fetched_spec(settings, self._environment, self._drain)
             if self._spec is None:
                 return None
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
@@ -216,17 +216,6 @@ class _Run:
         service = await make(self._server.settings, self._spec, self._server.metrics, self._environment, self._worker)
         self._server.service = service
         return service
-
-    async def _fetched(self) -> ModelSpec | None:
-        fetching = asyncio.create_task(fetched_spec(self._server.settings, self._environment))
-        leaving = asyncio.create_task(self._drain.wait())
-        try:
-            await asyncio.wait((fetching, leaving), return_when=asyncio.FIRST_COMPLETED)
-            return fetching.result() if fetching.done() else None
-        finally:
-            for task in (fetching, leaving):
-                task.cancel()
-            await asyncio.gather(fetching, leaving, return_exceptions=True)
 
     async def _registered(self, registrar: Registrar, service: HandoverService) -> None:
         """Be known to SGLang's language servers until the drain begins, then to none."""
