@@ -47,6 +47,14 @@ def test_a_revision_is_fetched_served_and_told(repository: Path, tmp_path: Path)
         assert "tower.safetensors" in hub.files and "rest.safetensors" not in hub.files
 
 
+def test_a_server_that_is_told_to_stop_while_it_fetches_stops(repository: Path, tmp_path: Path) -> None:
+    with hub_of(FakeHub({COMMIT: repository}, stalls_at="tower.safetensors")) as hub:
+        running = start("--model", MODEL, variables=variables(hub.url, tmp_path))
+        assert hub.has_stalled.wait(60)
+        running.process.terminate()
+        assert running.process.wait(30) == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

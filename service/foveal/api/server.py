@@ -22,12 +22,13 @@ from foveal.api.context import Server
 from foveal.api.describe import warnings_of
 from foveal.api.lag import watch_lag
 from foveal.api.listening import listen, url_of
+from foveal.api.model_fetch import fetched_spec
 from foveal.api.protocol import BoundedProtocol
 from foveal.engine.assembly import WORKER, check
 from foveal.engine.devices import worker_places
 from foveal.engine.pool import MAX_STARTS, Pool
 from foveal.errors import ConfigurationError
-from foveal.families.catalogue import hub_spec, is_hub_id, local_spec
+from foveal.families.catalogue import is_hub_id, local_spec
 from foveal.families.spec import ModelSpec
 from foveal.handover.folder import check_folder
 from foveal.handover.identity import check_width
@@ -183,6 +184,9 @@ class _Run:
             self._exit_code = FAILED
             web.stop()
             return
+        if service is None:
+            web.stop()
+            return
         children = asyncio.create_task(service.run())
         failed = asyncio.create_task(service.pool.failed_to_start.wait())
         drained = asyncio.create_task(self._drained(service))
@@ -201,13 +205,15 @@ class _Run:
             for task in (children, failed, drained):
                 task.cancel()
 
-    async def _assemble(self) -> HandoverService:
+    async def _assemble(self) -> HandoverService | None:
+        """The service; None where the server is told to stop before its model is there."""
         if self._spec is None:
             settings = self._server.settings
             self._server.waits_for = f"fetching {settings.model} from the hub"
             log.info("fetching model", extra={"model": settings.model})
-            dummy, name = settings.load_format == "dummy", settings.served_model_name
-            self._spec = await asyncio.to_thread(hub_spec, settings.model, dummy, name, settings.revision)
+            self._spec = await fetched_spec(settings, self._environment, self._drain)
+            if self._spec is None:
+                return None
         self._server.metrics.build_info.labels(__version__, self._spec.name, self._spec.family).set(1)
         check_model(self._server.settings, self._spec)
         for warning in warnings_of(self._spec):

@@ -43,10 +43,14 @@ class Checkpoint:
 def open_checkpoint(folder: Path, dummy_weights: bool, revision: str | None = None) -> Checkpoint:
     """Read the folder's JSON files; raises ConfigurationError when one is missing or is no JSON object."""
     if not (folder / CONFIG).exists():
-        raise no_config(str(folder), names_in(folder))
+        raise no_config(str(folder), names_in(folder)) if folder.is_dir() else _gone(folder)
     config = _read(folder / CONFIG)
     processor, file = _read_processor(folder)
     return Checkpoint(folder, config, processor, file, revision or fingerprint(folder), dummy_weights)
+
+
+def _gone(folder: Path) -> ConfigurationError:
+    return ConfigurationError(f"{folder / CONFIG} is missing: there is no folder {folder}")
 
 
 def _read_processor(folder: Path) -> tuple[dict[str, Any], str]:

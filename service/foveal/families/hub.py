@@ -7,6 +7,7 @@ the transfers: its cache, its variables (HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -45,7 +46,7 @@ class Repository:
     def weights(self, checkpoint: Checkpoint, names: Names) -> Path:
         """The folder with the tower's tensors: the snapshot with the files that hold them, or an extract of these."""
         extracted = self._extract_folder()
-        if extracted.exists():
+        if extracted is not None and extracted.exists():
             return extracted
         there = self._sizes or dict.fromkeys(names_in(checkpoint.folder), 0)
         file = weight_file(self.name, checkpoint.config, there.keys())
@@ -58,13 +59,15 @@ class Repository:
             wanted = sorted({index[name] for name in tower})
         if ADAPTER in there and ADAPTER_WEIGHTS in there:
             wanted.append(ADAPTER_WEIGHTS)
-        elif self._extract(checkpoint.folder, {name: there.get(name, 0) for name in wanted}, tower, names):
-            return extracted
+        elif extracted is not None:
+            sizes = {name: there.get(name, 0) for name in wanted}
+            if self._extract(checkpoint.folder, sizes, tower, names, extracted):
+                return extracted
         size = sum(there.get(name, 0) for name in wanted)
         log.info("fetching weights", extra={"model": self.name, "files": wanted, "bytes": size})
         return self._download(self._commit, [escape(name) for name in wanted])
 
-    def _extract(self, folder: Path, files: dict[str, int], tower: set[str], names: Names) -> bool:
+    def _extract(self, folder: Path, files: dict[str, int], tower: set[str], names: Names, extracted: Path) -> bool:
         """Fetch the tower's bytes alone, where that saves much and nothing is there yet."""
         if not self._sizes or any((folder / name).exists() for name in files):
             return False
@@ -76,16 +79,21 @@ class Repository:
             told = {"model": self.name, "files": list(files), "bytes": extract.nbytes, "of_bytes": sum(files.values())}
             log.info("fetching the vision tower out of larger files", extra=told)
             small = [path for name in (CONFIG, *PROCESSOR_FILES) if (path := folder / name).exists()]
-            fetch(extract, small, self._extract_folder(), read)
+            fetch(extract, small, extracted, read)
         return True
 
-    def _extract_folder(self) -> Path:
+    def _extract_folder(self) -> Path | None:
+        """Where an extract lies or may be put; None where only the hub's own cache can be written."""
         from huggingface_hub import cached_assets_path, constants
 
-        with self._told():
+        try:
             root = constants.HF_ASSETS_CACHE
-            towers = cached_assets_path("foveal", namespace="towers", subfolder=self.name, assets_dir=root)
-            return towers / str(self._commit)
+            folder = cached_assets_path("foveal", namespace="towers", subfolder=self.name, assets_dir=root)
+        except (OSError, ValueError) as error:
+            log.warning("whole files are fetched: HF_ASSETS_CACHE cannot be written", extra={"why": str(error)})
+            return None
+        extract = folder / str(self._commit)
+        return extract if extract.exists() or os.access(folder, os.W_OK) else None
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

@@ -46,7 +46,8 @@ def read_weights(folder: Path, wanted: Mapping[str, torch.Size], names: Names) -
     told = [f"{len(texts)} {what} ({_first(texts, prefix)})" for what, texts in complaints.items() if texts]
     if told:
         raise ConfigurationError(
-            f"the weights in {folder} do not fit its config.json: of the vision tower's tensors, {'; '.join(told)}"
+            f"the weights in {folder} do not fit its config.json: of the vision tower's tensors, {'; '.join(told)}; "
+            "take both from one place, and weights as transformers saves them"
         )
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 

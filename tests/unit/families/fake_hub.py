@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +28,10 @@ class FakeHub:
     says: tuple[int, dict[str, str]] | None = None
     """Status and headers in place of every answer."""
     has_ranges: bool = True
+    stalls_at: str = ""
+    """A file that is promised and never sent."""
+    has_stalled: Event = field(default_factory=Event)
+    goes_on: Event = field(default_factory=Event)
     fetched: list[tuple[str, int]] = field(default_factory=list)
     url: str = ""
 
@@ -57,6 +61,7 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
     try:
         yield hub
     finally:
+        hub.goes_on.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -131,8 +136,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command == "HEAD":
+            return
+        if self.hub.stalls_at and unquote(self.path).endswith(self.hub.stalls_at):
+            self.hub.has_stalled.set()
+            self.hub.goes_on.wait()
+            self.close_connection = True
+            return
+        self.wfile.write(body)
 
 
 def _oid(data: bytes) -> str:

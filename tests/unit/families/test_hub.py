@@ -112,6 +112,15 @@ def test_of_one_large_file_the_towers_bytes_alone_are_fetched_once(
     assert hub.fetched == []
 
 
+def test_without_a_place_for_extracts_whole_files_are_fetched(
+    hub: FakeHub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big(folder, monkeypatch)
+    (tmp_path / "assets").write_text("a file")
+    spec = hub_spec(MODEL, dummy_weights=False)
+    assert (spec.folder / WHOLE).stat().st_size == (folder / WHOLE).stat().st_size
+
+
 def test_an_extract_that_ended_early_goes_on_where_it_ended(
     hub: FakeHub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

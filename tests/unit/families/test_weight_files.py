@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -251,7 +250,7 @@ def test_weights_without_a_tower_say_what_they_begin_with(tmp_path: Path) -> Non
 
 
 def test_all_words_are_of_one_line_and_end_without_a_full_stop() -> None:
-    for files, _ in itertools.islice(REFUSED, None):
+    for files, _ in REFUSED:
         with pytest.raises(ConfigurationError) as told:
             weight_file("folder", {}, files)
         assert "\n" not in str(told.value) and not str(told.value).endswith(".")
