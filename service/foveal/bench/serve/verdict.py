@@ -49,8 +49,8 @@ def held(limits: Limits, steps: Sequence[StepResult]) -> str:
     best = max(good or inside, key=lambda step: step.answered_per_second)
     if not good:  # what an overload test is for
         return (
-            f"No step was kept up with. Inside the limits: {best.label}, of which {best.answered_per_second:.1f}/s were "
-            f"answered, at p50 {best.latency_ms['p50']:.1f} ms, p99 {best.latency_ms['p99']:.1f} ms."
+            f"No step was kept up with. Inside the limits: {best.label}, of which {best.answered_per_second:.1f}/s "
+            f"were answered, at p50 {best.latency_ms['p50']:.1f} ms, p99 {best.latency_ms['p99']:.1f} ms."
         )
     return (
         f"Holds {best.label}: {best.answered_per_second:.1f} answers/s ({best.images_per_second:.1f} images/s) "
