@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import orjson
 
@@ -16,6 +16,24 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _dump(line: Any) -> str:
+    return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {_plain(str(key)): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case None | bool() | float():
+            return value
+        case int() if -(1 << 63) <= value < 1 << 64:
+            return value
+        case _:
+            return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 class JsonLines(logging.Formatter):
@@ -32,7 +50,10 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return _dump(line)
+        except TypeError:  # what orjson refuses: text that is no UTF-8, as of file names, and integers above 64 bits
+            return _dump(_plain(line))
 
 
 class PlainLines(logging.Formatter):
@@ -46,10 +67,35 @@ class PlainLines(logging.Formatter):
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
+class _Stream(logging.StreamHandler[TextIO]):
+    """Tells of a line that cannot be formatted by one that can, where logging prints a traceback between the lines."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called within the exception."""
+        error = sys.exc_info()
+        if isinstance(error[1], OSError):  # nothing can be written any more
+            super().handleError(record)
+            return
+        said = f"a line of {record.name} cannot be written ({record.filename}:{record.lineno}): this is a bug"
+        told = {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": said, "exc_info": error}
+        self.stream.write(self.format(logging.makeLogRecord(told)) + self.terminator)
+        self.flush()
+
+
+def _log_unraisable(what: sys.UnraisableHookArgs) -> None:
+    """For what fails where nobody can catch it: within `__del__`, in a callback of the collector."""
+    error = what.exc_value or what.exc_type()
+    said = what.err_msg or "exception ignored"
+    logging.getLogger("foveal").error(
+        "%s in %r", said, what.object, exc_info=(what.exc_type, error, what.exc_traceback)
+    )
+
+
 def set_up(level: str, form: Literal["json", "text"]) -> None:
     """Send every logger of this process to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stream(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
+    sys.unraisablehook = _log_unraisable
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     if form == "json":  # what nobody caught is a line like all others

@@ -85,6 +85,12 @@ def test_time_that_the_server_did_not_see_is_shown_as_outside() -> None:
         pytest.param(Limits(max_p99_ms=10), step([0.02] * 3), "p99 is 20.0 ms", id="slow"),
         pytest.param(Limits(max_error_share=0.1), step([0.02] * 2, [0, 2]), "timeout 1", id="failing"),
         pytest.param(Limits(max_p99_ms=10), step([0.001], [1]), "nothing was answered", id="silent"),
+        pytest.param(
+            Limits(max_error_share=0),
+            step([0.001], [1], frozenset({"overloaded"})),
+            "nothing was answered",
+            id="all-refused-as-accepted",
+        ),
     ],
 )
 def test_a_broken_limit_is_named(limits: Limits, result: StepResult, said: str) -> None:
@@ -97,6 +103,23 @@ def test_what_is_held_is_the_highest_rate_inside_the_limits() -> None:
     good, late = step([0.02] * 3), step([0.02, 9.0, 9.0, 9.0])
     assert Limits(100, 0).broken(good) == []
     assert held(Limits(), [good, late]).startswith("Holds 1/s: 1.0 answers/s")
+
+
+def test_an_overload_that_kept_its_limits_is_not_told_as_a_broken_one() -> None:
+    accepted = frozenset({"overloaded"})
+    flood = step([0.02, 0.001, 0.001, 0.001], [0, 1, 1, 1], accepted)
+    limits = Limits(max_p99_ms=100, max_error_share=0)
+    assert limits.broken(flood) == [] and not flood.keeps_up
+    assert held(limits, [flood]) == (
+        "No step was kept up with. Inside the limits: 1/s, of which 0.2/s were answered, at p50 20.0 ms, p99 20.0 ms."
+    )
+
+
+def test_a_little_lateness_is_told_and_does_not_make_the_generator_the_limit() -> None:
+    (sentence,) = warnings([step([0.015] * 500, lag=0.004)], 0)
+    assert "4.0 ms late" in sentence and "was the limit" not in sentence
+    (sentence,) = warnings([step([0.015] * 500, lag=0.4)], 0)
+    assert "the generator was the limit" in sentence
 
 
 @pytest.mark.parametrize(
@@ -143,6 +166,13 @@ def test_tables_are_aligned_and_name_what_failed() -> None:
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     draw(tmp_path / "plot.png", [step([0.02] * 3), step([0.03] * 3, [0, 1, 0])], "title")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("answered", [[], [step([0.02] * 3)]], ids=["none", "another"])
+@pytest.mark.filterwarnings("error")
+def test_a_step_without_an_answer_is_drawn_without_a_complaint(tmp_path: Path, answered: list[StepResult]) -> None:
+    draw(tmp_path / "plot.png", [step([0.001] * 3, [1, 1, 1]), *answered], "title")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

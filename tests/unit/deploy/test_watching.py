@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -137,6 +139,18 @@ def test_every_alert_leads_to_a_section_that_says_what_to_do(rule: dict[str, Any
     assert anchor == rule["alert"].lower()
     assert all(f"**{part}**" in section for part in ("Means", "Look at", "Do"))
     assert rule["annotations"]["summary"] and rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_the_line_that_makes_links_of_the_runbooks_paths_does(tmp_path: Path) -> None:
+    text = (PROMETHEUS / "alerts.yml").read_text()
+    (tmp_path / "alerts.yml").write_text(text)
+    (line,) = re.findall(r"^# +(sed .*)", text, re.MULTILINE)
+    assert subprocess.run(shlex.split(line), cwd=tmp_path).returncode == 0
+    (group,) = yaml.safe_load((tmp_path / "alerts.yml").read_text())["groups"]
+    assert [rule["alert"] for rule in group["rules"]] == [rule["alert"] for rule in RULES]
+    for rule in group["rules"]:
+        link = httpx.URL(rule["annotations"]["runbook_url"])
+        assert link.scheme == "https" and link.path.endswith("/docs/runbook.md") and link.fragment
 
 
 def test_the_runbook_has_no_section_without_an_alert() -> None:

@@ -72,10 +72,11 @@ def draw(path: Path, steps: Sequence[StepResult], title: str) -> None:
 
 
 def _draw_rates(axis: Any, steps: Sequence[StepResult]) -> None:
-    asked = [step.offered_per_second for step in steps]
+    answered = _answered(axis, steps)
+    asked = [step.offered_per_second for step in answered]
     for name in ("p50", "p90", "p99"):
-        axis.plot(asked, [step.latency_ms[name] for step in steps], marker="o", label=name)
-    for step in steps:
+        axis.plot(asked, [step.latency_ms[name] for step in answered], marker="o", label=name)
+    for step in answered:
         failed = sum(step.errors.values()) / max(step.num_requests, 1)
         note = f"{failed:.1%} errors" if failed else "" if step.keeps_up else "falls behind"
         axis.annotate(note, (step.offered_per_second, step.latency_ms["p99"]), fontsize=8, rotation=20)
@@ -85,12 +86,21 @@ def _draw_rates(axis: Any, steps: Sequence[StepResult]) -> None:
 
 
 def _draw_curves(axis: Any, steps: Sequence[StepResult]) -> None:
-    for step in steps:
+    for step in _answered(axis, steps):
         shares = [i / (len(step.curve_ms) - 1) for i in range(len(step.curve_ms))]
         axis.plot(step.curve_ms, shares, label=step.label)
     axis.set(title="share of answers within", xlabel="milliseconds", xscale="log", ylim=(0, 1))
     _plain_numbers(axis.xaxis)
-    axis.legend()
+    if axis.lines:
+        axis.legend()
+
+
+def _answered(axis: Any, steps: Sequence[StepResult]) -> list[StepResult]:
+    """Steps that have latencies to draw on a logarithmic axis; the others are named beside the curves."""
+    silent = ", ".join(step.label for step in steps if not step.num_answered)
+    if silent:
+        axis.text(0.02, 0.97, f"nothing was answered: {silent}", transform=axis.transAxes, va="top", fontsize=8)
+    return [step for step in steps if step.num_answered]
 
 
 def _plain_numbers(axis: Any) -> None:

@@ -41,6 +41,11 @@ class StepResult:
     """What its counters say of the step, warm-up included."""
 
     @property
+    def num_answered(self) -> int:
+        """Requests that got what they asked for."""
+        return self.num_requests - sum(self.errors.values())
+
+    @property
     def keeps_up(self) -> bool:
         """True if it answered nearly as fast as it was asked."""
         return self.answered_per_second >= 0.95 * self.offered_per_second
