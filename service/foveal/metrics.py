@@ -26,7 +26,7 @@ OUTCOMES = ("encoded", "cache_hit", "coalesced", "rejected", "failed", "cancelle
 GATEWAY_OUTCOMES = ("answered", "llm_error", "refused", "unreachable", "slow", "broken_off", "gone")
 SGLANG_BACKENDS = ("tokenizer", "scheduler")
 SGLANG_OUTCOMES = ("sent", "refused", "failed", "undelivered", "gone")
-REJECTIONS = ("tokens", "bytes", "draining", "handover")
+REJECTIONS = ("tokens", "bytes", "deadline", "draining", "handover")
 PACK_KINDS = {
     "cpu": (("eager", "cpu"), ("eager", "oversize"), ("eager", "no_budgets")),
     "cuda": (("graph", ""), ("eager", "not_captured"), ("eager", "oversize"), ("eager", "no_budgets")),
@@ -109,6 +109,9 @@ class Metrics:
     def _packs(self, r: CollectorRegistry) -> None:
         self.padding_tokens = Counter("foveal_padding_tokens", "Rows of budgets that carried no item", registry=r)
         self.packs = Counter("foveal_packs", "Packs run", ["worker", "mode", "reason"], registry=r)
+        self.packs_given_up = Counter(
+            "foveal_packs_given_up", "Packs left unfinished since nobody waited any more", ["worker"], registry=r
+        )
         self.pack_items = Histogram("foveal_pack_items", "Items in a pack", registry=r, buckets=ITEMS)
         self.pack_tokens = Histogram("foveal_pack_tokens", "Tokens in a pack", registry=r, buckets=TOKENS)
         self.pack_fill_ratio = Histogram(

@@ -24,6 +24,9 @@ from foveal.ipc.messages import Span
 from foveal.metrics import Metrics
 
 MAX_RETRY_AFTER_SECONDS = 60.0
+EXPECTED_SHARE = 1 / 32
+"""Of the limit on tokens, held at most for an image that nothing is known of: after some large ones, a few requests for
+small ones would else seem to fill an idle server."""
 
 
 class Gate:
@@ -33,6 +36,8 @@ class Gate:
         self.max_tokens, self.max_bytes = max_tokens, max_bytes
         self.is_draining = False
         self.speed = Speed()
+        self.seconds_left: Callable[[], float] = lambda: 0.0
+        """The least that all admitted images can take, where that is known: tokens of large ones cost more."""
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
         self.typical = TypicalSize()
@@ -88,7 +93,7 @@ class Gate:
         reason = "bytes" if self._fits_tokens(tokens, caller) else "tokens"
         self._metrics.admission_rejections.labels(reason).inc()
         setting = "--max-queue-tokens" if reason == "tokens" else "--max-inflight-bytes"
-        wait = min(max(self.speed.seconds_for(self._tokens), 1.0), MAX_RETRY_AFTER_SECONDS)
+        wait = min(max(self.speed.seconds_for(self._tokens), self.seconds_left(), 1.0), MAX_RETRY_AFTER_SECONDS)
         return Overloaded(
             f"the server holds as many {reason} as {setting} allows; try again in {math.ceil(wait)} s",
             retry_after=wait,
@@ -172,7 +177,8 @@ class Visit:
             return True
         if not self._gate.fits(1, 1, self.caller):
             return False
-        self._expected = self._gate.typical.tokens
+        most = int(self._gate.max_tokens * EXPECTED_SHARE)
+        self._expected = max(1, min(self._gate.typical.tokens, most))
         self._gate.add_for(self.caller, self._expected)
         return True
 

@@ -77,18 +77,27 @@ async def test_a_full_gate_refuses_before_any_work_but_not_a_request_that_waits_
         assert second.expect()
 
 
-async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before(gate: Gate) -> None:
+async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before() -> None:
+    gate = Gate(max_tokens=3200, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
     assert gate.typical.tokens == 1
-    gate.typical.note(40)
+    gate.typical.note(80)
     with contextlib.ExitStack() as stack:
-        visits = [stack.enter_context(gate.visit(str(i))) for i in range(5)]
-        assert [visit.expect() for visit in visits] == [True, True, True, False, False]
+        visits = [stack.enter_context(gate.visit(str(i))) for i in range(42)]
+        assert [visit.expect() for visit in visits] == [True] * 40 + [False] * 2
         assert visits[0].expect(), "what waits already is not refused"
         visits[0].expect_no_more()
-        assert visits[3].expect()
+        assert visits[40].expect()
         with await visits[1].admit(1, 10, 10), await visits[2].admit(1, 10, 10):
-            assert visits[4].expect(), "an image counts with its own tokens as soon as they are known"
-    assert gate.fits(100, 1000)
+            assert visits[41].expect(), "an image counts with its own tokens as soon as they are known"
+    assert gate.fits(3200, 1000)
+
+
+async def test_after_large_images_an_idle_server_lets_small_ones_in_to_be_read() -> None:
+    gate = Gate(max_tokens=3200, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
+    gate.typical.note(1600)
+    with contextlib.ExitStack() as stack:
+        visits = [stack.enter_context(gate.visit("another")) for _ in range(28)]
+        assert all(visit.expect() for visit in visits)
 
 
 async def test_what_an_images_own_request_expects_does_not_refuse_it(gate: Gate) -> None:
