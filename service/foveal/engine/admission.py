@@ -17,16 +17,13 @@ from typing import Self
 
 from foveal.engine.course import Course
 from foveal.engine.shares import Held, limit_for
-from foveal.engine.speed import Speed, TypicalSize
+from foveal.engine.speed import Speed, TypicalSizes
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Span
 from foveal.metrics import Metrics
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-EXPECTED_SHARE = 1 / 32
-"""Of the limit on tokens, held at most for an image that nothing is known of: after some large ones, a few requests for
-small ones would else seem to fill an idle server."""
 
 
 class Gate:
@@ -40,7 +37,7 @@ class Gate:
         """The least that all admitted images can take, where that is known: tokens of large ones cost more."""
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
-        self.typical = TypicalSize()
+        self.typical = TypicalSizes(max_tokens)
         self._callers: dict[str, Held] = {}
         self._held: Counter[Span] = Counter()
         self._changed = asyncio.Event()
@@ -170,15 +167,14 @@ class Visit:
         self._hold(num_bytes)
 
     def expect(self) -> bool:
-        """Hold what images have of late until this request's first is known; False where not even the smallest would
-        be let in. Else all who come between two answers would be let in to be read, and most refused after it.
+        """Hold what its caller's images had of late until this request's first is known; False where not even the
+        smallest would be let in. Else all who come between two answers would be let in to be read, and most refused after it.
         """
         if self._running or self._expected:
             return True
         if not self._gate.fits(1, 1, self.caller):
             return False
-        most = int(self._gate.max_tokens * EXPECTED_SHARE)
-        self._expected = max(1, min(self._gate.typical.tokens, most))
+        self._expected = self._gate.typical.expected(self.caller)
         self._gate.add_for(self.caller, self._expected)
         return True
 
@@ -197,7 +193,7 @@ class Visit:
         total = work_bytes + answer_bytes
         self._answer_bytes += answer_bytes
         self.expect_no_more()
-        self._gate.typical.note(tokens)
+        self._gate.typical.note(self.caller, tokens)
         if self._held_bytes + max(total, self._answer_bytes) > self._gate.max_bytes:
             raise TooLarge(
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "

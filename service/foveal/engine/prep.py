@@ -11,7 +11,7 @@ from typing import cast
 from foveal.engine.child import Child, Program, run_all
 from foveal.engine.demand import Demand
 from foveal.engine.fairness import TurnQueue
-from foveal.errors import Draining, TooLarge, Undecodable, error_of
+from foveal.errors import Draining, TooLarge, Unavailable, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Heartbeat, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
@@ -201,7 +201,7 @@ class _PrepWorker:
 
         Lost twice it is guilty: its caller is told, nobody else.
         """
-        was_late, self._was_late, self.is_ready = self._was_late, False, False
+        was_ended, was_late, self._was_late, self.is_ready = self._is_ending, self._was_late, False, False
         self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
         task, self.task = self.task, None
         if task is None or task.done.done():
@@ -213,6 +213,8 @@ class _PrepWorker:
             task.done.set_exception(Undecodable("decoding this image took too long; re-encode it, or make it smaller"))
         elif task.lost_with <= SECOND_TRIES:
             self._pool.do_again(task)
+        elif was_ended:
+            task.done.set_exception(Unavailable("the prep processes with this image were lost; try again"))
         elif exit_code == -signal.SIGKILL:  # its own limit is told by the process: this was the machine's
             task.done.set_exception(TooLarge("decoding this image takes more memory than there is; make it smaller"))
         else:
