@@ -28,10 +28,10 @@ SGLANG_BACKENDS = ("tokenizer", "scheduler")
 SGLANG_OUTCOMES = ("sent", "refused", "failed", "undelivered", "gone")
 REJECTIONS = ("tokens", "bytes", "deadline", "draining", "handover")
 PACK_KINDS = {
-    "cpu": (("eager", "cpu"), ("eager", "oversize"), ("eager", "no_budgets")),
+    "cpu": (("eager", "cpu"), ("eager", "oversize"), ("eager", "no_budgets"), ("given_up", "unwanted")),
     "cuda": (("graph", ""), ("eager", "not_captured"), ("eager", "oversize"), ("eager", "no_budgets")),
 }
-"""How packs run on a device, and why: mode and reason."""
+"""How packs run on a device, and why: mode and reason. Those that nobody waits for any more are left unfinished."""
 GONE = 499
 """Status in log and metrics of a caller who left before an answer; nobody receives it."""
 EXEMPLAR_RUNES = 128
@@ -109,9 +109,6 @@ class Metrics:
     def _packs(self, r: CollectorRegistry) -> None:
         self.padding_tokens = Counter("foveal_padding_tokens", "Rows of budgets that carried no item", registry=r)
         self.packs = Counter("foveal_packs", "Packs run", ["worker", "mode", "reason"], registry=r)
-        self.packs_given_up = Counter(
-            "foveal_packs_given_up", "Packs left unfinished since nobody waited any more", ["worker"], registry=r
-        )
         self.pack_items = Histogram("foveal_pack_items", "Items in a pack", registry=r, buckets=ITEMS)
         self.pack_tokens = Histogram("foveal_pack_tokens", "Tokens in a pack", registry=r, buckets=TOKENS)
         self.pack_fill_ratio = Histogram(

@@ -85,9 +85,9 @@ class Pool:
 
 @contextlib.asynccontextmanager
 async def running(
-    size: int, memory_bytes: int | None = None, program: str = "foveal.vision", timeout: float = 60.0
+    size: int, memory_bytes: int | None = None, program: str = "foveal.vision", patience: float = 60.0
 ) -> AsyncIterator[Pool]:
-    pool = Pool(size, memory_bytes, program, timeout)
+    pool = Pool(size, memory_bytes, program, patience)
     task = asyncio.create_task(pool.prep.run())
     try:
         yield pool
@@ -138,7 +138,7 @@ async def test_a_picture_that_ends_two_processes_is_refused_and_costs_nobody_els
 async def test_a_picture_whose_process_is_stopped_once_has_a_second_try_and_twice_is_no_fault_of_its_own(
     tmp_path: Path,
 ) -> None:
-    async with running(1, program="tests.system.fatal_prep", timeout=1.0) as pool:
+    async with running(1, program="tests.system.fatal_prep", patience=1.0) as pool:
         await pool.prepare(pool.write(f"SIGSTOP {tmp_path / 'once'}"))
         with pytest.raises(Unavailable):
             await pool.prepare(pool.write("SIGSTOP"))
@@ -146,7 +146,7 @@ async def test_a_picture_whose_process_is_stopped_once_has_a_second_try_and_twic
 
 
 async def test_a_picture_that_hangs_a_process_has_no_second_try_and_costs_nobody_else() -> None:
-    async with running(1, program="tests.system.fatal_prep", timeout=1.0) as pool:
+    async with running(1, program="tests.system.fatal_prep", patience=1.0) as pool:
         hanging, innocent = pool.prepare(pool.write("HANG")), pool.prepare(pool.write("fine"))
         answers = await asyncio.gather(hanging, innocent, return_exceptions=True)
         assert isinstance(answers[0], Undecodable) and "too long" in answers[0].message and answers[1] is None

@@ -168,7 +168,8 @@ class Visit:
 
     def expect(self) -> bool:
         """Hold what its caller's images had of late until this request's first is known; False where not even the
-        smallest would be let in. Else all who come between two answers would be let in to be read, and most refused after it.
+        smallest would be let in. Else all who come between two answers would be let in to be read, and most refused
+        after it.
         """
         if self._running or self._expected:
             return True

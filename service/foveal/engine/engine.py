@@ -195,10 +195,8 @@ class Engine:
         grid, num_tokens = plan.grid, plan.num_tokens
         rows_bytes = grid.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, num_tokens)
-        with (
-            self._encoder.expect(num_tokens, grid.num_patches, demand),
-            await visit.admit(num_tokens, rows_bytes, embedding_bytes),
-        ):
+        in_time = self._encoder.expect(num_tokens, grid.num_patches, demand)
+        with in_time, await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
             course.under_way = "prep"
             prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)

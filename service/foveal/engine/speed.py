@@ -10,6 +10,8 @@ from collections.abc import Callable
 SPEED_MEMORY_SECONDS = 10.0
 MAX_CALLERS = 1024
 """Those who asked last, of whom is known what they send."""
+SMALL_TOKENS = 64
+"""An image of 256 x 256 has as many: it is not counted as less than it is."""
 KNOWN_SHARE, UNKNOWN_SHARE = 1 / 32, 1 / 256
 """Of the limit on tokens, expected at most of an image of a caller who is known, or is not. After large images, or
 beside another's, some requests for small ones would else seem to fill the server before one of them was read."""
@@ -73,4 +75,4 @@ class TypicalSizes:
         """Tokens to count for an image of this caller's that was not read yet."""
         own = self._callers.get(caller)
         size, share = (own, KNOWN_SHARE) if own is not None else (self._all, UNKNOWN_SHARE)
-        return max(1, min(size.tokens, int(self._max_tokens * share)))
+        return min(size.tokens, max(SMALL_TOKENS, int(self._max_tokens * share)))

@@ -68,13 +68,13 @@ class Worker:
         self._packs: dict[int, SentPack] = {}
         self._last_id = 0
         self._is_up = self._is_ending = False
-        self.watch = Watch(self.child.pulse, configure.threads if configure.device == "cpu" else 0)
+        self._is_on_cpu = configure.device == "cpu"
+        self.watch = Watch(self.child.pulse, max(1, configure.threads) if self._is_on_cpu else 0)
         self.estimates = Estimates(self.watch.pace)
         metrics.worker_up.labels(name).set(0)
         metrics.graph_memory_bytes.labels(name).set(0)
         metrics.gpu_memory_bytes.labels(name, "weights").set(0)
         metrics.worker_restarts.labels(name, "worker")
-        metrics.packs_given_up.labels(name)
         metrics.expect_packs(name, configure.device)
 
     @property
@@ -123,9 +123,7 @@ class Worker:
             for e in pack.entries
         )
         self.child.send(RunPack(self._last_id, items, pack.budget.tokens if pack.budget else 0, pack.reason))
-        if (
-            self._configure.device == "cpu"
-        ):  # a GPU is not asked: its packs are short, and are issued before they could be given up
+        if self._is_on_cpu:  # a GPU's packs are short, and issued before they could be given up
             for entry in pack.entries:
                 entry.done.add_done_callback(partial(self._give_up_unwanted, self._last_id))
 
@@ -167,7 +165,7 @@ class Worker:
             case PackDone() | PackFailed():
                 self._pack_ended(message)
             case PackGivenUp():
-                self._metrics.packs_given_up.labels(self.name).inc()
+                self._metrics.packs.labels(self.name, "given_up", "unwanted").inc()
                 pack = self._packs.pop(message.id)
                 self.estimates.gave_up(pack, time.monotonic() - pack.sent)
             case Heartbeat():
@@ -194,8 +192,8 @@ class Worker:
         """
         trouble = self.watch.trouble(self.ready is None, next(iter(self._packs.values()), None), patience)
         if trouble and not self._is_ending and self.child.pid is not None:
-            facts = {"worker": self.name, "reason": trouble, "stage": self.stage, "packs": len(self._packs)}
-            log.error("worker hangs", extra=facts | {"seconds": round(self.watch.spent, 1)})
+            facts = {"worker": self.name, "reason": trouble, "stage": self.stage, "seconds": round(self.watch.spent, 1)}
+            log.error("worker hangs", extra=facts)
             self._is_ending = True
             self.child.end_hanging()
         if self._show_up():
@@ -228,15 +226,12 @@ class Worker:
         self.estimates.begin_anew(Ladder(message.budgets, attention), message.least)
         self.watch.is_capturing = False
         self._metrics.graph_memory_bytes.labels(self.name).set(message.graph_bytes)
-        captured = self._expect_replays(message.budgets)
-        self.stage = _ready_stage(message.is_final, captured)
+        self.stage = _ready_stage(message.is_final, self._expect_replays(message.budgets))
 
     def _expect_replays(self, budgets: tuple[TokenBudget, ...]) -> int:
         """Series of the graphs there are; their number."""
         captured = [budget.tokens for budget in budgets if budget.is_captured]
-        for tokens in captured:
-            self._metrics.graph_replays.labels(self.name, str(tokens))
-        return len(captured)
+        return len([self._metrics.graph_replays.labels(self.name, str(tokens)) for tokens in captured])
 
     def _is_ready(self, message: WorkerReady) -> None:
         self.ready, self.was_ready, self.stage = message, True, _ready_stage(message.is_final, 0)
@@ -247,8 +242,7 @@ class Worker:
         self._show_up()
         self._metrics.graph_memory_bytes.labels(self.name).set(sum(b.bytes for b in message.budgets))
         self._metrics.gpu_memory_bytes.labels(self.name, "weights").set(message.weights_bytes)
-        facts = {"worker": self.name, "device": message.device, "dtype": message.dtype}
-        log.info("worker ready", extra=facts | {"load_seconds": round(message.load_seconds, 2)})
+        log.info("worker ready", extra={"worker": self.name, "device": message.device})
 
 
 def _ready_stage(is_final: bool, captured: int) -> str:

@@ -90,7 +90,7 @@ async def test_a_pack_is_given_up_when_the_last_who_waited_has_gone(stage: Stage
     assert stage.given_up() == [GiveUp(1)]
     stage.worker.received(PackGivenUp(1))
     assert not stage.settled and not stage.worker.in_hand
-    assert value_of(stage.metrics.packs_given_up) == 1
+    assert stage.metrics.packs.labels("one", "given_up", "unwanted")._value.get() == 1
 
 
 async def test_a_pack_of_which_one_image_is_wanted_goes_on_for_all(stage: Stage) -> None:
