@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +96,9 @@ class FakePool:
 
     def waits_for(self) -> str:
         return "nothing"
+
+    def expect(self, num_tokens: int, num_patches: int, demand: Demand) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def encode(self, item: Item, demand: Demand) -> Timings:
         self.waiting += 1

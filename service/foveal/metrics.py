@@ -26,12 +26,12 @@ OUTCOMES = ("encoded", "cache_hit", "coalesced", "rejected", "failed", "cancelle
 GATEWAY_OUTCOMES = ("answered", "llm_error", "refused", "unreachable", "slow", "broken_off", "gone")
 SGLANG_BACKENDS = ("tokenizer", "scheduler")
 SGLANG_OUTCOMES = ("sent", "refused", "failed", "undelivered", "gone")
-REJECTIONS = ("tokens", "bytes", "draining", "handover")
+REJECTIONS = ("tokens", "bytes", "deadline", "draining", "handover")
 PACK_KINDS = {
-    "cpu": (("eager", "cpu"), ("eager", "oversize"), ("eager", "no_budgets")),
+    "cpu": (("eager", "cpu"), ("eager", "oversize"), ("eager", "no_budgets"), ("given_up", "unwanted")),
     "cuda": (("graph", ""), ("eager", "not_captured"), ("eager", "oversize"), ("eager", "no_budgets")),
 }
-"""How packs run on a device, and why: mode and reason."""
+"""How packs run on a device, and why: mode and reason. Those that nobody waits for any more are left unfinished."""
 GONE = 499
 """Status in log and metrics of a caller who left before an answer; nobody receives it."""
 EXEMPLAR_RUNES = 128

@@ -84,7 +84,7 @@ class Settings(BaseModel):
         600.0, gt=0, description="a worker that starts and says nothing for so long is ended and started again"
     )
     worker_timeout_seconds: float = Field(
-        60.0, gt=0, description="a pack that takes so much longer than predicted ends its worker"
+        10.0, gt=0, description="a pack that takes so long, and a few times longer than expected, ends its worker"
     )
     drain_seconds: float = Field(30.0, ge=0, description="time to finish accepted work after SIGTERM")
     api_key: Annotated[tuple[SecretStr, ...], BeforeValidator(split)] = Field(

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.chaos import large, stopped
 from tests.chaos.fair import fair
 from tests.chaos.flood import FLAGS, PACK_MS, flood, p99
 from tests.chaos.machine import going_first
@@ -109,6 +110,35 @@ def run_fair(seconds: float, first: bool) -> list[Row]:
     ]
 
 
+def run_stopped() -> list[Row]:
+    """A worker that is stopped (SIGSTOP) with packs in hand."""
+    with serving(*stopped.FLAGS) as running:
+        found = asyncio.run(stopped.stopped(running))
+    right = sum(reply.status == 200 for reply in found.replies)
+    noticed = f"{found.not_up:.1f}, {found.restarted:.1f}"
+    return [
+        ("not up, ended after, s", noticed, found.restarted < stopped.NOTICED_SECONDS),
+        ("last caller answered, s", f"{found.answered:.1f}", True),
+        ("right answers", f"{right} of {len(found.replies)}", right == len(found.replies)),
+    ]
+
+
+def run_large(side: int) -> list[Row]:
+    """Pictures that are too large for a CPU, and the small ones of others."""
+    with serving(*large.FLAGS) as running:
+        found = asyncio.run(large.large(running, side))
+    small = sum(found.after.values())
+    return [
+        (f"{side} x {side} alone, s", f"{found.alone.seconds:.1f} {found.alone.code or found.alone.status}", True),
+        ("small behind it, s", f"{found.behind.seconds:.1f} {found.behind.code}", found.behind.status == 200),
+        ("  whose caller left, s", f"{found.left.seconds:.1f} {found.left.code}", found.left.status == 200),
+        (f"{large.CROWD} at once", str(dict(found.flood)), True),
+        ("small ones beside them", str(dict(found.beside)), True),
+        ("  slowest right one, s", f"{found.slowest:.1f}", True),
+        ("small ones afterwards", str(dict(found.after)), found.after["200"] == small),
+    ]
+
+
 def run_rolling(program: tuple[str, ...], rounds: int) -> list[Row]:
     """Restarts under load behind the SDK."""
     seen = rolling_restart(program, ("--prep-workers", "1"), rounds)
@@ -137,6 +167,7 @@ def main() -> int:
     parser.add_argument(
         "--first", action="store_true", help="flood, newcomers and crowd run before other jobs of this machine (root)"
     )
+    parser.add_argument("--side", type=int, default=3000, help="pixels of a large picture's side")
     parser.add_argument("--only", default="", help="scenarios whose name begins so")
     args = parser.parse_args()
     scenarios: dict[str, Callable[[], list[Row]]] = {
@@ -144,6 +175,8 @@ def main() -> int:
         "flood, fake worker": lambda: run_flood(args.seconds, args.first),
         "newcomers, fake worker": lambda: run_newcomers(args.seconds / 2, args.first),
         "crowd, fake worker": lambda: run_fair(args.seconds, args.first),
+        "stopped worker": run_stopped,
+        "large pictures": lambda: run_large(args.side),
         "four at once": run_four_at_once,
         "rolling restart, fake worker": lambda: run_rolling(FAKE, 2),
         "storm, real worker": lambda: run_storm(REAL, args.requests // REAL_SHARE, 3),

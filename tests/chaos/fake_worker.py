@@ -2,11 +2,14 @@
 
 Each embedding is a digest of its rows, so that a stranger's cannot pass for one's own. Told by variables:
 CHAOS_PACK_MS is a pack's time, CHAOS_HANG=start makes it hang before it is ready, CHAOS_FAIL=start makes it fail there,
-and CHAOS_FAIL=PATH as soon as that file exists.
+and CHAOS_FAIL=PATH as soon as that file exists. CHAOS_HANG=WAY:PATH makes the one that finds that file, and takes it
+away, hang with a pack in hand: it waits (its heart beats on), spins (the same, computing) or is mute (it keeps the
+interpreter to itself).
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import hashlib
 import signal
@@ -49,8 +52,21 @@ def main() -> int:
     )
     channel.send(WorkerReady("cpu", "float32", "none", budgets, 0, 0, 0.0, "none"))
     while isinstance(pack := channel.receive(), RunPack):
+        _hang(*environ.get("CHAOS_HANG", ":/nowhere").split(":"))
         _answer(channel, arenas, pack, seconds)
     return 0
+
+
+def _hang(way: str, path: str) -> None:
+    try:
+        Path(path).unlink()
+    except FileNotFoundError:
+        return
+    if way == "mute":
+        ctypes.PyDLL(None).pause()  # unlike CDLL it does not let other threads run meanwhile
+    while way == "spin":
+        pass
+    threading.Event().wait()
 
 
 def _answer(channel: Channel[ToWorker], arenas: dict[str, MappedArena], pack: RunPack, seconds: float) -> None:

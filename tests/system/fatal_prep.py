@@ -1,5 +1,5 @@
 """A prep program that decodes nothing and ends by whatever signal a picture names: `SIGSEGV`, or `SIGKILL PATH`,
-which ends the process that finds no file at PATH and makes it. Any other picture is 8 x 8.
+which ends the process that finds no file at PATH and makes it. With `HANG` it waits. Any other picture is 8 x 8.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,8 @@ def main() -> int:
     channel.send(ChildReady())
     while (message := channel.receive()) is not None:
         words = arenas["images"].view(message.image).tobytes().decode().split()
+        if isinstance(message, Prepare) and words[0] == "HANG":
+            threading.Event().wait()
         if isinstance(message, Prepare) and words[0] in signal.Signals.__members__ and not _was_there(words[1:]):
             os.kill(os.getpid(), signal.Signals[words[0]])
         channel.send(Prepared(message.id, 0.0) if isinstance(message, Prepare) else Probed(message.id, "X", 8, 8, 0.0))

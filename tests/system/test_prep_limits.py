@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from foveal.engine.child import Program
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.prep import PrepPool
-from foveal.errors import TooLarge, Undecodable
+from foveal.errors import TooLarge, Unavailable, Undecodable
 from foveal.ipc.arena import Arena, Block
 from foveal.metrics import Metrics
 from foveal.settings import Settings, process_environment
@@ -51,11 +51,11 @@ def test_the_prep_processes_of_a_server_can_open_nothing_and_dump_nothing(server
 class Pool:
     """A pool over arenas of its own, as the engine uses it."""
 
-    def __init__(self, size: int, memory_bytes: int | None, program: str) -> None:
+    def __init__(self, size: int, memory_bytes: int | None, program: str, timeout: float) -> None:
         self.images, self.rows = Arena("images", 64 << 20), Arena("rows", 1 << 20)
         arenas = {"images": self.images, "rows": self.rows}
         child = Program(program, arenas, process_environment(), "error", "text", memory_bytes)
-        self.prep = PrepPool(size, child, MAX_PIXELS, 60.0, Metrics(CollectorRegistry()))
+        self.prep = PrepPool(size, child, MAX_PIXELS, timeout, Metrics(CollectorRegistry()))
 
     def put(self, image: Image.Image, format: str = "PNG") -> Block:
         stream = io.BytesIO()
@@ -84,8 +84,10 @@ class Pool:
 
 
 @contextlib.asynccontextmanager
-async def running(size: int, memory_bytes: int | None = None, program: str = "foveal.vision") -> AsyncIterator[Pool]:
-    pool = Pool(size, memory_bytes, program)
+async def running(
+    size: int, memory_bytes: int | None = None, program: str = "foveal.vision", patience: float = 60.0
+) -> AsyncIterator[Pool]:
+    pool = Pool(size, memory_bytes, program, patience)
     task = asyncio.create_task(pool.prep.run())
     try:
         yield pool
@@ -131,6 +133,24 @@ async def test_a_picture_that_ends_two_processes_is_refused_and_costs_nobody_els
         answers = await asyncio.gather(guilty, innocent, return_exceptions=True)
         assert isinstance(answers[0], told) and answers[1] is None
         assert pool.restarts == 2
+
+
+async def test_a_picture_whose_process_is_stopped_once_has_a_second_try_and_twice_is_no_fault_of_its_own(
+    tmp_path: Path,
+) -> None:
+    async with running(1, program="tests.system.fatal_prep", patience=1.0) as pool:
+        await pool.prepare(pool.write(f"SIGSTOP {tmp_path / 'once'}"))
+        with pytest.raises(Unavailable):
+            await pool.prepare(pool.write("SIGSTOP"))
+        assert pool.restarts == 3
+
+
+async def test_a_picture_that_hangs_a_process_has_no_second_try_and_costs_nobody_else() -> None:
+    async with running(1, program="tests.system.fatal_prep", patience=1.0) as pool:
+        hanging, innocent = pool.prepare(pool.write("HANG")), pool.prepare(pool.write("fine"))
+        answers = await asyncio.gather(hanging, innocent, return_exceptions=True)
+        assert isinstance(answers[0], Undecodable) and "too long" in answers[0].message and answers[1] is None
+        assert pool.restarts == 1
 
 
 async def test_second_tries_take_turns_with_other_callers() -> None:

@@ -62,7 +62,7 @@ async def ready(request: Request) -> Response:
     if not pool.is_ready:
         return error_response(context, Unavailable(f"not ready: {pool.waits_for()}", retry_after=1.0))
     if not prep.num_ready:
-        return error_response(context, Unavailable("not ready: no prep process has started", retry_after=1.0))
+        return error_response(context, Unavailable("not ready: no prep process answers yet", retry_after=1.0))
     warnings = warnings_of(server.service.engine.spec)
     return JSONResponse({"status": "ready", "workers": pool.num_ready} | ({"warnings": warnings} if warnings else {}))
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from foveal.engine.course import Course
 from foveal.engine.shares import Held, limit_for
-from foveal.engine.speed import Speed, TypicalSize
+from foveal.engine.speed import Speed, TypicalSizes
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Span
@@ -33,9 +33,11 @@ class Gate:
         self.max_tokens, self.max_bytes = max_tokens, max_bytes
         self.is_draining = False
         self.speed = Speed()
+        self.seconds_left: Callable[[], float] = lambda: 0.0
+        """The least that all admitted images can take, where that is known: tokens of large ones cost more."""
         self._metrics = metrics
         self._tokens = self._bytes = self._items = self._visits = 0
-        self.typical = TypicalSize()
+        self.typical = TypicalSizes(max_tokens)
         self._callers: dict[str, Held] = {}
         self._held: Counter[Span] = Counter()
         self._changed = asyncio.Event()
@@ -88,7 +90,7 @@ class Gate:
         reason = "bytes" if self._fits_tokens(tokens, caller) else "tokens"
         self._metrics.admission_rejections.labels(reason).inc()
         setting = "--max-queue-tokens" if reason == "tokens" else "--max-inflight-bytes"
-        wait = min(max(self.speed.seconds_for(self._tokens), 1.0), MAX_RETRY_AFTER_SECONDS)
+        wait = min(max(self.speed.seconds_for(self._tokens), self.seconds_left(), 1.0), MAX_RETRY_AFTER_SECONDS)
         return Overloaded(
             f"the server holds as many {reason} as {setting} allows; try again in {math.ceil(wait)} s",
             retry_after=wait,
@@ -165,14 +167,15 @@ class Visit:
         self._hold(num_bytes)
 
     def expect(self) -> bool:
-        """Hold what images have of late until this request's first is known; False where not even the smallest would
-        be let in. Else all who come between two answers would be let in to be read, and most refused after it.
+        """Hold what its caller's images had of late until this request's first is known; False where not even the
+        smallest would be let in. Else all who come between two answers would be let in to be read, and most refused
+        after it.
         """
         if self._running or self._expected:
             return True
         if not self._gate.fits(1, 1, self.caller):
             return False
-        self._expected = self._gate.typical.tokens
+        self._expected = self._gate.typical.expected(self.caller)
         self._gate.add_for(self.caller, self._expected)
         return True
 
@@ -191,7 +194,7 @@ class Visit:
         total = work_bytes + answer_bytes
         self._answer_bytes += answer_bytes
         self.expect_no_more()
-        self._gate.typical.note(tokens)
+        self._gate.typical.note(self.caller, tokens)
         if self._held_bytes + max(total, self._answer_bytes) > self._gate.max_bytes:
             raise TooLarge(
                 f"encoding this request takes more than the {self._gate.max_bytes} bytes of --max-inflight-bytes; "

@@ -15,10 +15,10 @@ from foveal.engine.devices import Placement, worker_places
 from foveal.engine.engine import Engine, Memory
 from foveal.engine.gpu_watch import GpuWatch
 from foveal.engine.ladder import inferred_budgets
+from foveal.engine.lateness import Patience
 from foveal.engine.memory import Allocator
 from foveal.engine.pool import Place, Pool
 from foveal.engine.prep import PrepPool
-from foveal.engine.worker import Patience
 from foveal.errors import ConfigurationError
 from foveal.families.spec import ModelSpec
 from foveal.ipc.arena import Arena
@@ -109,6 +109,7 @@ def assemble(
     programs = _programs(settings, placement, {"rows": rows, "embeddings": embeddings}, worker)
     pool = _worker_pool(settings, spec, placement, programs, metrics)
     dtype = spec.compute_dtype(settings.dtype, placement.device)
+    gate.seconds_left = partial(getattr, pool.forecast, "seconds_left")
     engine = Engine(spec, max_image_tokens(settings, spec), gate, cache, memory, prep, pool, metrics, dtype)
     return Service(engine, pool, prep)
 
@@ -177,6 +178,7 @@ def _worker_pool(
         spec.tower.merge_size**2,
         settings.ready_quorum,
         Patience(settings.worker_start_seconds, settings.worker_timeout_seconds),
+        settings.request_timeout_seconds,
         batcher,
         metrics,
         GpuWatch(placement.gpus, placement.is_pci_order, metrics) if placement.gpus else None,

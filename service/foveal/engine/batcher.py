@@ -16,7 +16,8 @@ from foveal.engine.demand import Demand
 from foveal.engine.fairness import fair_order
 from foveal.engine.items import Entry, Item, Timings
 from foveal.engine.packing import Pack, least_finish, next_pack, predicted_milliseconds
-from foveal.engine.worker import SentPack, Worker
+from foveal.engine.sent import SentPack
+from foveal.engine.worker import Worker
 from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable, error_of
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics

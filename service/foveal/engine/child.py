@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from foveal.engine.pulse import HEARTBEAT_SECONDS, WATCH_SECONDS, Pulse
 from foveal.ipc.arena import Arena
 from foveal.ipc.channel import AsyncChannel
+from foveal.ipc.messages import Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,6 @@ FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 10.0
 STABLE_SECONDS = 30.0
 """A child that lived this long starts again without delay."""
-WATCH_SECONDS = 0.5
 GRACE_SECONDS = 2.0
 """Time to end by itself after it closed its socket."""
 STOP_SECONDS = 0.5
@@ -66,6 +67,7 @@ class Program:
         """The command line."""
         line = [sys.executable, "-m", self.module, "--socket", str(sock.fileno())]
         line += ["--log-level", self.log_level, "--log-format", self.log_format]
+        line += ["--heartbeat-seconds", str(HEARTBEAT_SECONDS)]
         if self.memory_bytes is not None:
             line += ["--memory-bytes", str(self.memory_bytes)]
         for name, arena in self.arenas.items():
@@ -84,6 +86,7 @@ class Child(Generic[Sent, Received]):
         self.name = name
         self.pid: int | None = None
         self.restarts = 0
+        self.pulse = Pulse()
         self._program, self._receives, self._listener = program, receives, listener
         self._channel: AsyncChannel[Sent, Received] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -100,9 +103,12 @@ class Child(Generic[Sent, Received]):
             _kill(self._process)
 
     def end_hanging(self) -> None:
-        """Have it write down where it hangs, then kill it."""
+        """Have it write down where it hangs, then kill it; a stopped one writes nothing, and is killed at once."""
         process = self._process
         if process is None:
+            return
+        if self.pulse.stopped_seconds > 0:
+            _kill(process)
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(DUMP_SIGNAL)
@@ -150,22 +156,32 @@ class Child(Generic[Sent, Received]):
                 start_new_session=True,
             )
         self._process, self.pid = process, process.pid
+        self.pulse.began(process.pid)
         channel: AsyncChannel[Sent, Received] = await AsyncChannel.over(ours, self._receives)
         self._channel = channel
         try:
             self._listener.started()
             while (message := await channel.receive()) is not None:
-                self._listener.received(message)
+                self.pulse.heard()
+                if not isinstance(message, Heartbeat):
+                    self._listener.received(message)
         except Exception:  # costs this child, which starts anew, and not the server
             log.exception("what a child said could not be handled: this is a bug", extra={"child": self.name})
         finally:
             self._channel = self.pid = None
+            self.pulse.ended()
             channel.close()
         try:
             return await asyncio.wait_for(process.wait(), GRACE_SECONDS)
         except TimeoutError:
             self.kill()  # it closed its socket, so it can do no more work
             return await process.wait()
+
+
+def in_words(exit_code: int) -> str:
+    """An exit code in words."""
+    names = {-number.value: number.name for number in signal.Signals}
+    return f"ended by {names[exit_code]}" if exit_code in names else f"exit code {exit_code}"
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
@@ -176,12 +192,14 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 async def run_all(children: Sequence[Child[Any, Any]], end_late: Callable[[], None]) -> None:
     """Keep children running until all are stopped; call `end_late` twice a second to end those that hang."""
     async with asyncio.TaskGroup() as group:
-        watch = group.create_task(_watch(end_late))
+        watch = group.create_task(_watch(children, end_late))
         await asyncio.wait([group.create_task(child.run()) for child in children])
         watch.cancel()
 
 
-async def _watch(end_late: Callable[[], None]) -> None:
+async def _watch(children: Sequence[Child[Any, Any]], end_late: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(WATCH_SECONDS)
+        for child in children:
+            child.pulse.look()
         end_late()

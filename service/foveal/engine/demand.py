@@ -29,7 +29,8 @@ class Demand:
         """The first deadline of those who wait."""
         self.course = Course()
         """How far the image has come."""
-        self._last: float | None = None
+        self.last_deadline: float | None = None
+        """The last one, after which nobody waits; None where someone waits without one."""
         self._askers: list[Asker] = []
         for asker in askers:
             self.join(asker)
@@ -52,11 +53,11 @@ class Demand:
 
     def is_late(self, now: float) -> bool:
         """True when nobody's deadline is still to come."""
-        return self._last is not None and now >= self._last
+        return self.last_deadline is not None and now >= self.last_deadline
 
     def _sum_up(self) -> None:
         self.caller = self._askers[0].caller
         self.priority = max(asker.priority for asker in self._askers)
         ends = [asker.deadline for asker in self._askers if asker.deadline is not None]
         self.deadline = min(ends, default=None)
-        self._last = max(ends) if len(ends) == len(self._askers) else None
+        self.last_deadline = max(ends) if len(ends) == len(self._askers) else None

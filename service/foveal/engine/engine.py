@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -44,6 +45,9 @@ class Prep(Protocol):
 
 class Encoder(Protocol):
     """Where patch rows become embeddings; tests put a fake here."""
+
+    def expect(self, num_tokens: int, num_patches: int, demand: Demand) -> AbstractContextManager[None]:
+        """Count an image that will come; raises TooLarge, DeadlineExceeded or Overloaded if it cannot be in time."""
 
     async def encode(self, item: Item, demand: Demand) -> Timings:
         """Write the embedding; raises Unavailable, DeadlineExceeded or `internal`."""
@@ -192,7 +196,8 @@ class Engine:
         grid, num_tokens = plan.grid, plan.num_tokens
         rows_bytes = grid.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, num_tokens)
-        with await visit.admit(num_tokens, rows_bytes, embedding_bytes):
+        in_time = self._encoder.expect(num_tokens, grid.num_patches, demand)
+        with in_time, await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
             course.under_way = "prep"
             prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from foveal.engine.batcher import Batcher
 from foveal.engine.child import Program, run_all
 from foveal.engine.demand import Demand
+from foveal.engine.forecast import Forecast
 from foveal.engine.gpu_watch import GpuWatch
 from foveal.engine.items import Item, Timings
-from foveal.engine.worker import Patience, Worker
+from foveal.engine.lateness import Patience
+from foveal.engine.worker import Worker
 from foveal.ipc.messages import Configure
 from foveal.metrics import Metrics
 
@@ -38,6 +41,7 @@ class Pool:
         merge_area: int,
         quorum: int,
         patience: Patience,
+        request_seconds: float,
         batcher: Batcher,
         metrics: Metrics,
         gpus: GpuWatch | None = None,
@@ -51,11 +55,12 @@ class Pool:
             for place, program in places
         ]
         batcher.serve(self.workers)
+        self.forecast = Forecast(self.workers, request_seconds, metrics)
 
     @property
     def num_ready(self) -> int:
         """Workers that take packs."""
-        return sum(worker.ready is not None for worker in self.workers)
+        return sum(worker.is_up for worker in self.workers)
 
     @property
     def is_ready(self) -> bool:
@@ -69,8 +74,12 @@ class Pool:
 
     def waits_for(self) -> str:
         """What `/ready` says while it is not."""
-        stages = "; ".join(f"{w.name}: {w.failure or w.stage}" for w in self.workers if w.ready is None)
+        stages = "; ".join(f"{w.name}: {w.failure or w.shown_stage}" for w in self.workers if not w.is_up)
         return f"{self.num_ready} of {len(self.workers)} workers ready, {self.quorum} needed ({stages})"
+
+    def expect(self, num_tokens: int, num_patches: int, demand: Demand) -> AbstractContextManager[None]:
+        """Count an image that will come; raises TooLarge, DeadlineExceeded or Overloaded if it cannot be in time."""
+        return self.forecast.expect(num_tokens, num_patches, demand)
 
     async def encode(self, item: Item, demand: Demand) -> Timings:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from dataclasses import dataclass
 from typing import cast
 
 from foveal.engine.child import Child, Program, run_all
 from foveal.engine.demand import Demand
 from foveal.engine.fairness import TurnQueue
-from foveal.errors import Draining, TooLarge, Undecodable, error_of
+from foveal.errors import Draining, TooLarge, Unavailable, Undecodable, error_of
 from foveal.ipc.arena import Block
-from foveal.ipc.messages import ChildReady, FromPrep, Prepare, Prepared, Probe, Probed, Refused, ToPrep
+from foveal.ipc.messages import ChildReady, FromPrep, Heartbeat, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
 from foveal.types import PixelPlan
 
@@ -58,12 +57,12 @@ class PrepPool:
     @property
     def num_ready(self) -> int:
         """Processes that take work."""
-        return sum(worker.is_ready for worker in self._workers)
+        return sum(worker.is_up for worker in self._workers)
 
     def shown(self) -> list[dict[str, object]]:
         """For /info."""
         return [
-            {"name": w.child.name, "ready": w.is_ready, "restarts": w.child.restarts, "pid": w.child.pid}
+            {"name": w.child.name, "ready": w.is_up, "restarts": w.child.restarts, "pid": w.child.pid}
             for w in self._workers
         ]
 
@@ -144,52 +143,65 @@ class _PrepWorker:
         self._metrics = metrics
         metrics.worker_restarts.labels(name, "prep")
         self.task: _Task | None = None
-        self._since = 0.0
-        self._was_late = False
+        self._since = self.child.pulse.mark()
+        self._was_late = self._is_ending = False
+
+    @property
+    def is_up(self) -> bool:
+        """True if it is ready, and gives signs of life."""
+        return self.is_ready and not self._is_ending and not self.child.pulse.is_suspect
 
     @property
     def is_idle(self) -> bool:
-        return self.is_ready and self.task is None
+        return self.is_up and self.task is None
 
     def take_next(self) -> None:
         """Start the next task, if there is one."""
         self.task = self._pool.next_task()
         if self.task is not None:
-            self._since = time.monotonic()
+            self._since = self.child.pulse.mark()
             self.child.send(self.task.message)
 
     def end_if_late(self, timeout: float) -> None:
-        """Kill the process when its task takes longer than it may; `lost` tells the caller."""
-        spent = time.monotonic() - self._since
+        """Kill the process when its task takes longer than it may, or when it gives no sign of life: `lost` tells the
+        caller. That a process is stopped is no fault of the picture that it has in hand.
+        """
+        pulse = self.child.pulse
+        spent = pulse.spent(self._since)
         is_late = spent > timeout if self.task is not None else not self.is_ready and spent > START_SECONDS
-        if self.child.pid is not None and is_late:
-            log.warning("prep process is late", extra={"child": self.child.name, "seconds": round(timeout, 1)})
-            self._was_late = True
+        trouble = pulse.trouble(is_starting=not self.is_ready) or ("is late" if is_late else "")
+        if trouble and not self._is_ending and self.child.pid is not None:
+            facts = {"child": self.child.name, "reason": trouble, "seconds": round(spent, 1)}
+            log.warning("prep process is ended", extra=facts)
+            self._is_ending, self._was_late = True, is_late and not pulse.stopped_seconds
             self.child.kill()
+        elif self.is_idle:
+            self.take_next()  # it may have been passed over while it was silent
 
     def started(self) -> None:
         """Wait for its ChildReady."""
-        self._since = time.monotonic()
+        self._since, self._is_ending = self.child.pulse.mark(), False
 
     def received(self, message: FromPrep) -> None:
         """Settle the task in hand and take the next."""
         if isinstance(message, ChildReady):
             self.is_ready = True
-        elif self.task is not None:
+        elif self.task is not None and not isinstance(message, Heartbeat):
             task, self.task = self.task, None
             if not task.done.done():
                 if isinstance(message, Refused):
                     task.done.set_exception(error_of(message.code, message.message))
                 else:
                     task.done.set_result(message)
-        self.take_next()
+        if self.is_idle:
+            self.take_next()
 
     def lost(self, exit_code: int) -> None:
         """The picture in hand may be what ended the process, or not: one that did not hang has a second try.
 
         Lost twice it is guilty: its caller is told, nobody else.
         """
-        was_late, self._was_late, self.is_ready = self._was_late, False, False
+        was_ended, was_late, self._was_late, self.is_ready = self._is_ending, self._was_late, False, False
         self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
         task, self.task = self.task, None
         if task is None or task.done.done():
@@ -201,6 +213,8 @@ class _PrepWorker:
             task.done.set_exception(Undecodable("decoding this image took too long; re-encode it, or make it smaller"))
         elif task.lost_with <= SECOND_TRIES:
             self._pool.do_again(task)
+        elif was_ended:
+            task.done.set_exception(Unavailable("the prep processes with this image were lost; try again"))
         elif exit_code == -signal.SIGKILL:  # its own limit is told by the process: this was the machine's
             task.done.set_exception(TooLarge("decoding this image takes more memory than there is; make it smaller"))
         else:

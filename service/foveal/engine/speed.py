@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 SPEED_MEMORY_SECONDS = 10.0
+MAX_CALLERS = 1024
+"""Those who asked last, of whom is known what they send."""
+SMALL_TOKENS = 64
+"""An image of 256 x 256 has as many: it is not counted as less than it is."""
+KNOWN_SHARE, UNKNOWN_SHARE = 1 / 32, 1 / 256
+"""Of the limit on tokens, expected at most of an image of a caller who is known, or is not. After large images, or
+beside another's, some requests for small ones would else seem to fill the server before one of them was read."""
 MEMORY_IMAGES = 16
 """About so many of the last tell how large the next is expected to be."""
 
@@ -45,3 +53,26 @@ class TypicalSize:
     def tokens(self) -> int:
         """What images had of late; 1 before there was one."""
         return max(1, round(self._tokens))
+
+
+class TypicalSizes:
+    """What each caller's images had of late, and those of all callers together."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._all = TypicalSize()
+        self._callers: OrderedDict[str, TypicalSize] = OrderedDict()
+
+    def note(self, caller: str, tokens: int) -> None:
+        """One of this caller's asks to be let in."""
+        self._all.note(tokens)
+        self._callers.setdefault(caller, TypicalSize()).note(tokens)
+        self._callers.move_to_end(caller)
+        if len(self._callers) > MAX_CALLERS:
+            self._callers.popitem(last=False)
+
+    def expected(self, caller: str) -> int:
+        """Tokens to count for an image of this caller's that was not read yet."""
+        own = self._callers.get(caller)
+        size, share = (own, KNOWN_SHARE) if own is not None else (self._all, UNKNOWN_SHARE)
+        return min(size.tokens, max(SMALL_TOKENS, int(self._max_tokens * share)))

@@ -22,11 +22,21 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+MAX_PART_OPERATIONS = 1 << 33
+"""Multiplications and additions of one call of attention: some tenths of a second on a few cores."""
+MIN_PART_ROWS = 768
+"""Queries of one call; with fewer the kernel takes smaller blocks, and longer."""
+
+
 class PlainOps:
     """Lengths of segments are read on the host."""
 
     name = "sdpa-loop"
     is_capturable = False
+
+    def __init__(self) -> None:
+        self.between_parts: Callable[[], None] = _nothing
+        """Called in every block, and within the attention of a large picture; what it raises ends the forward."""
 
     def pixels(self, rows: torch.Tensor, centre: float, dtype: torch.dtype) -> torch.Tensor:
         """Three operations."""
@@ -49,7 +59,7 @@ class PlainOps:
         """One scaled_dot_product_attention for each item."""
         bounds: list[int] = cu_seqlens.tolist()
         segments = [(start, 1, stop - start) for start, stop in pairwise(bounds) if stop > start]
-        return _attend(segments, bounds[-1], embedded)
+        return self._attend(segments, bounds[-1], embedded)
 
     def window_attention(self, embedded: Embedded) -> Attend:
         """One scaled_dot_product_attention for each run of windows of one size."""
@@ -61,7 +71,7 @@ class PlainOps:
             for size, group in groupby(sizes, key=lambda window: window[1])
             for run in [list(group)]
         ]
-        return _attend(segments, sum(size for _, size in sizes), embedded)
+        return self._attend(segments, sum(size for _, size in sizes), embedded)
 
     def add_norm(self, x: torch.Tensor, y: torch.Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> torch.Tensor:
         """Two operations."""
@@ -99,6 +109,39 @@ class PlainOps:
         low, high = torch.aminmax(rows, dim=1)
         out.copy_(torch.maximum(high, -low))
 
+    def _attend(self, segments: list[tuple[int, int, int]], end: int, embedded: Embedded) -> Attend:
+        """Attention within segments (first row, how many of one size follow each other, rows of each)."""
+
+        def attend(qkv: torch.Tensor) -> torch.Tensor:
+            self.between_parts()
+            if embedded.cos is not None and embedded.sin is not None:
+                rotate(qkv, embedded.cos, embedded.sin)
+            query, key, value = qkv.unbind(1)
+            mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
+            mixed[end:] = 0
+            for start, count, size in segments:
+                rows = slice(start, start + count * size)
+                q, k, v = (part[rows].unflatten(0, (count, size)).transpose(1, 2) for part in (query, key, value))
+                out = mixed[rows].unflatten(0, (count, size)).transpose(1, 2)
+                self._mix(q, k, v, out)
+            return mixed
+
+        return attend
+
+    def _mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> None:
+        """Attention of [items, heads, rows, head_dim]: each query sees all keys, so some queries at a time will do."""
+        count, heads, size, head_dim = q.shape
+        part = max(MIN_PART_ROWS, MAX_PART_OPERATIONS // (4 * count * heads * size * head_dim))
+        for first in range(0, size, part):
+            if first:
+                self.between_parts()
+            queries = slice(first, first + part)
+            out[:, :, queries] = F.scaled_dot_product_attention(q[:, :, queries], k, v)
+
+
+def _nothing() -> None:
+    """Nobody looks."""
+
 
 def _embedded(patches: torch.Tensor, positions: PatchPositions, tables: PositionTables) -> torch.Tensor:
     """Patch embeddings, float32, with all that belongs to their positions."""
@@ -112,24 +155,6 @@ def _embedded(patches: torch.Tensor, positions: PatchPositions, tables: Position
         return patches
     is_prefix = (positions.local < tables.prefix_rows)[:, None]
     return torch.where(is_prefix, 0.0, patches) + F.embedding(positions.local, tables.fixed)
-
-
-def _attend(segments: list[tuple[int, int, int]], end: int, embedded: Embedded) -> Attend:
-    """Attention within segments (first row, how many of one size follow each other, rows of each)."""
-
-    def attend(qkv: torch.Tensor) -> torch.Tensor:
-        if embedded.cos is not None and embedded.sin is not None:
-            rotate(qkv, embedded.cos, embedded.sin)
-        query, key, value = qkv.unbind(1)
-        mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
-        mixed[end:] = 0
-        for start, count, size in segments:
-            rows = slice(start, start + count * size)
-            q, k, v = (part[rows].unflatten(0, (count, size)).transpose(1, 2) for part in (query, key, value))
-            mixed[rows] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
-        return mixed
-
-    return attend
 
 
 def rotate(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

@@ -20,10 +20,6 @@ CPU_SECONDS = 0.8
 """A CPU start spends no more than about this on measuring; larger budgets are then estimated in proportion."""
 FIRST_SECONDS = 0.2
 """Of which the smallest step has this much for several runs: the first ones wake threads, and all else rests on it."""
-ATTENTION_SECONDS = 0.1
-"""The step at which attention is measured takes no more than this with usual pictures; it runs a few times."""
-PIECES = 8
-"""A picture is measured against so many that are as large together: they have an eighth of its attention."""
 TYPICAL_TOKENS = 256
 """Tokens of the pictures that are measured with, as of a photo of 512 x 512; one large one would cost far more."""
 
@@ -40,29 +36,6 @@ def measure(executable: Executable, ladder: Sequence[Step], device: torch.device
         TokenBudget(step.tokens, step.items, round(float(ms * factor), 4))
         for step, ms, factor in zip(ladder, estimated, beyond, strict=True)
     )
-
-
-def attention_cost(executable: Executable, budgets: Sequence[TokenBudget], device: torch.device) -> float:
-    """Milliseconds that each squared row of an item adds: one picture against several at the same, affordable step.
-
-    Zero where pictures have one size, and where the smallest step takes too long or holds too little to tell.
-    """
-    geometry = executable.buffers.geometry
-    affordable = [b for b in budgets if b.milliseconds <= ATTENTION_SECONDS * 1000 and b.items >= PIECES]
-    if geometry.fixed_grid is not None or not affordable:
-        return 0.0
-    step = Step(affordable[-1].tokens, affordable[-1].items)
-    if step.tokens < PIECES * (1 + geometry.prefix_rows):
-        return 0.0
-    each, rest = divmod(step.tokens, PIECES)
-    several = _pictures([each + (i < rest) for i in range(PIECES)], geometry)
-    single = single_layout(step, geometry)
-    took = [_best_of(3, executable, step, device, ATTENTION_SECONDS, layout) for layout in (several, single)]
-    return max(0.0, (took[1] - took[0]) / (_squares(single) - _squares(several)))
-
-
-def _squares(layout: Layout) -> int:
-    return sum((stop - start) ** 2 for start, stop in pairwise(layout.cu_rows))
 
 
 def _on_cpu(executable: Executable, ladder: Sequence[Step], device: torch.device) -> dict[int, float]:
@@ -84,10 +57,9 @@ def _best_of(
     step: Step,
     device: torch.device,
     seconds: float = math.inf,
-    layout: Layout | None = None,
 ) -> float:
     """Milliseconds of the fastest of some runs with every row in use; after two of them time may run out."""
-    executable.buffers.place(layout or typical_layout(step, executable.buffers.geometry))
+    executable.buffers.place(typical_layout(step, executable.buffers.geometry))
     taken: list[float] = []
     while len(taken) < times and (len(taken) < 2 or sum(taken) < seconds):
         synchronize(device)

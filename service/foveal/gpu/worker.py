@@ -19,10 +19,13 @@ import msgspec
 import torch
 
 from foveal.errors import ConfigurationError
+from foveal.gpu.inbox import Inbox, PackAbandoned
 from foveal.gpu.ladder import GraphLadder
+from foveal.gpu.least_cost import least_cost
+from foveal.gpu.plain_ops import PlainOps
 from foveal.gpu.runner import PackRunner, Pending, Runner, device_bytes, synchronize
 from foveal.gpu.start import start
-from foveal.gpu.warm_up import TYPICAL_TOKENS, attention_cost
+from foveal.gpu.warm_up import TYPICAL_TOKENS
 from foveal.ipc.arena import MappedArena
 from foveal.ipc.channel import Channel
 from foveal.ipc.messages import (
@@ -30,6 +33,7 @@ from foveal.ipc.messages import (
     LadderChanged,
     PackDone,
     PackFailed,
+    PackGivenUp,
     Progress,
     RunPack,
     StartFailed,
@@ -59,7 +63,8 @@ def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
         hint = "" if isinstance(error, ConfigurationError) else "; use fewer or smaller --token-budgets"
         channel.send(StartFailed(f"{error}{hint}"))
         return WRONG_SETTINGS
-    costs = _costs(runner, ready)
+    inbox = Inbox(channel)
+    costs = _prepare_cpu(runner, ready, inbox)
     channel.send(ready)
     if costs is not None:
         channel.send(costs)
@@ -67,28 +72,36 @@ def serve(channel: Channel[ToWorker], arenas: dict[str, MappedArena]) -> int:
     finisher = Finisher(channel, runner)
     finisher.start()
     try:
-        _take_packs(channel, runner, ladder, finisher)
+        _take_packs(channel, inbox, runner, ladder, finisher)
     finally:
         finisher.stop()
     return BROKEN_DEVICE if finisher.is_device_broken else OK
 
 
-def _costs(runner: PackRunner, ready: WorkerReady) -> LadderChanged | None:
-    """On the CPU: what large images cost beyond their share of tokens, so that they are not taken to hang."""
+def _prepare_cpu(runner: PackRunner, ready: WorkerReady, inbox: Inbox) -> LadderChanged | None:
+    """On the CPU: what large images cost beyond their share of tokens, and a look for who still waits for a pack.
+
+    On a GPU the graphs' ladder tells the former, and what is issued cannot be stopped.
+    """
     if not isinstance(runner, Runner):
-        return None  # on a GPU the graphs' ladder tells
-    per_patch2 = attention_cost(runner.executable, ready.budgets, runner.device)
+        return None
+    assert isinstance(runner.tower.ops, PlainOps), "a CPU computes with PyTorch: this is a bug"
+    runner.tower.ops.between_parts = inbox.check
+    least = least_cost(runner.tower.plan, runner.dtype)
     typical = TYPICAL_TOKENS * runner.executable.buffers.geometry.merge_area
-    return LadderChanged(ready.budgets, per_patch2, typical, is_final=True, graph_bytes=0)
+    return LadderChanged(ready.budgets, least.ms_per_patch2, typical, is_final=True, graph_bytes=0, least=least)
 
 
-def _take_packs(channel: Channel[ToWorker], runner: PackRunner, ladder: GraphLadder | None, finisher: Finisher) -> None:
+def _take_packs(
+    channel: Channel[ToWorker], inbox: Inbox, runner: PackRunner, ladder: GraphLadder | None, finisher: Finisher
+) -> None:
     while not finisher.is_device_broken:
-        if ladder is not None and ladder.is_pending and not channel.has_message():
+        if ladder is not None and ladder.is_pending and not inbox.has_message():
             finisher.wait_idle()
+            channel.send(Progress("ready, capturing a graph"))  # packs that come meanwhile wait for it
             channel.send(ladder.capture_next())
             continue
-        pack = channel.receive()
+        pack = inbox.next()
         if pack is None:
             return
         assert isinstance(pack, RunPack), "a worker was configured twice: this is a bug"
@@ -143,6 +156,8 @@ class Finisher(threading.Thread):
             try:
                 done = pending.finish()
                 self._channel.send(msgspec.structs.replace(done, device_bytes=self._memory()))
+            except PackAbandoned:
+                self._channel.send(PackGivenUp(pack.id))
             except ConnectionError:
                 self._channel.close()  # the parent left while this process computed
             except Exception as error:

@@ -123,6 +123,15 @@ class RunPack(msgspec.Struct, tag=True, frozen=True):
     """Why eager, for the metrics; empty with a budget."""
 
 
+class GiveUp(msgspec.Struct, tag=True, frozen=True):
+    """Nobody waits any more for this pack: answer `PackGivenUp` between two parts of its forward, if it still runs.
+
+    To a worker on the CPU only. It may cross the pack's own answer, and then says nothing.
+    """
+
+    id: int
+
+
 # ---------------------------------------------------------------- worker → api
 
 
@@ -147,6 +156,17 @@ class WorkerReady(msgspec.Struct, tag=True, frozen=True):
     """False while graphs are still to be captured."""
 
 
+class LeastCost(msgspec.Struct, frozen=True):
+    """Milliseconds of an image's matrix products and attention alone, on a machine that does nothing else."""
+
+    ms_per_patch: float
+    ms_per_patch2: float
+
+    def milliseconds(self, num_patches: int) -> float:
+        """Of an image of so many patches."""
+        return num_patches * (self.ms_per_patch + self.ms_per_patch2 * num_patches)
+
+
 class LadderChanged(msgspec.Struct, tag=True, frozen=True):
     """Another graph was captured, or steps were dropped: the whole ladder as it is now."""
 
@@ -159,6 +179,8 @@ class LadderChanged(msgspec.Struct, tag=True, frozen=True):
     """No more will come."""
     graph_bytes: int
     """Device memory of all graphs with their shared pool."""
+    least: LeastCost | None = None
+    """What no run is quicker than; None where it was not measured."""
 
 
 class PackDone(msgspec.Struct, tag=True, frozen=True):
@@ -185,6 +207,16 @@ class PackFailed(msgspec.Struct, tag=True, frozen=True):
     device_bytes: int = 0
 
 
+class PackGivenUp(msgspec.Struct, tag=True, frozen=True):
+    """The pack was left where it was, as asked; nothing of its answers may be read."""
+
+    id: int
+
+
+class Heartbeat(msgspec.Struct, tag=True, frozen=True):
+    """The child's process runs, and its interpreter lets threads run. Sent by a thread beside its work."""
+
+
 class ChildReady(msgspec.Struct, tag=True, frozen=True):
     """A prep process has imported what it needs."""
 
@@ -196,6 +228,6 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
 
 
 ToPrep = Probe | Prepare
-FromPrep = Probed | Prepared | Refused | ChildReady
-ToWorker = Configure | RunPack
-FromWorker = Progress | WorkerReady | LadderChanged | PackDone | PackFailed | StartFailed
+FromPrep = Probed | Prepared | Refused | ChildReady | Heartbeat
+ToWorker = Configure | RunPack | GiveUp
+FromWorker = Progress | WorkerReady | LadderChanged | PackDone | PackFailed | PackGivenUp | StartFailed | Heartbeat

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foveal.engine.admission import Gate
-from foveal.engine.speed import Speed
+from foveal.engine.speed import MAX_CALLERS, Speed
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Arena
 from foveal.metrics import Metrics
@@ -77,22 +77,51 @@ async def test_a_full_gate_refuses_before_any_work_but_not_a_request_that_waits_
         assert second.expect()
 
 
-async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before(gate: Gate) -> None:
-    assert gate.typical.tokens == 1
-    gate.typical.note(40)
+async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_before() -> None:
+    gate = Gate(max_tokens=32_000, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
+    assert gate.typical.expected("0") == 1
+    for i in range(42):
+        gate.typical.note(str(i), 800)
     with contextlib.ExitStack() as stack:
-        visits = [stack.enter_context(gate.visit(str(i))) for i in range(5)]
-        assert [visit.expect() for visit in visits] == [True, True, True, False, False]
+        visits = [stack.enter_context(gate.visit(str(i))) for i in range(42)]
+        assert [visit.expect() for visit in visits] == [True] * 40 + [False] * 2
         assert visits[0].expect(), "what waits already is not refused"
         visits[0].expect_no_more()
-        assert visits[3].expect()
+        assert visits[40].expect()
         with await visits[1].admit(1, 10, 10), await visits[2].admit(1, 10, 10):
-            assert visits[4].expect(), "an image counts with its own tokens as soon as they are known"
-    assert gate.fits(100, 1000)
+            assert visits[41].expect(), "an image counts with its own tokens as soon as they are known"
+    assert gate.fits(32_000, 1000)
+
+
+@pytest.mark.parametrize("held", [0, 28_000], ids=["idle", "large ones wait"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+async def test_anothers_large_images_keep_no_small_ones_from_being_read(held: int, known: bool) -> None:
+    gate = Gate(max_tokens=32_000, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
+    if known:
+        gate.typical.note("small", 10)
+    gate.typical.note("large", 16_000)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(await stack.enter_context(gate.visit("large")).admit(held, 10, 10))
+        visits = [stack.enter_context(gate.visit("small")) for _ in range(24)]
+        assert all(visit.expect() for visit in visits)
+
+
+async def test_after_its_own_large_images_a_caller_may_send_small_ones_to_an_idle_server() -> None:
+    gate = Gate(max_tokens=32_000, max_bytes=1000, metrics=Metrics(CollectorRegistry()))
+    gate.typical.note("same", 16_000)
+    with contextlib.ExitStack() as stack:
+        visits = [stack.enter_context(gate.visit("same")) for _ in range(28)]
+        assert all(visit.expect() for visit in visits)
+
+
+async def test_of_as_many_callers_as_one_likes_a_bounded_number_is_remembered(gate: Gate) -> None:
+    for i in range(2 * MAX_CALLERS):
+        gate.typical.note(str(i), 3)
+    assert len(gate.typical._callers) == MAX_CALLERS and gate.typical.expected(str(2 * MAX_CALLERS - 1)) == 3
 
 
 async def test_what_an_images_own_request_expects_does_not_refuse_it(gate: Gate) -> None:
-    gate.typical.note(80)
+    gate.typical.note("a", 80)
     with gate.visit("a") as visit:
         assert visit.expect()
         with await visit.admit(100, 10, 10):

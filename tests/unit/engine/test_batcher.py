@@ -13,7 +13,7 @@ from foveal.engine.batcher import Batcher
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Item
 from foveal.engine.ladder import Ladder
-from foveal.engine.worker import SentPack
+from foveal.engine.sent import SentPack
 from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable
 from foveal.ipc.arena import Arena
 from foveal.ipc.messages import PackDone, PackFailed

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from foveal.gpu import plain_ops
 from foveal.gpu.ops import Embedded, choose_ops
 from foveal.gpu.plain_ops import PlainOps
 
@@ -22,6 +23,31 @@ def test_the_loop_equals_one_attention_under_a_block_mask() -> None:
     ends = torch.tensor([0, 4, 16, 20, 20, 20], dtype=torch.int32)
     found = PlainOps().attention(ends, unrotated())(torch.stack([q, k, v], 1))
     assert torch.allclose(found, wanted.transpose(0, 1), atol=1e-6)
+
+
+def test_a_large_picture_attends_a_part_at_a_time_and_can_be_left_between_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain_ops, "MIN_PART_ROWS", 4)
+    monkeypatch.setattr(plain_ops, "MAX_PART_OPERATIONS", 4 * 20 * 2 * 8 * 6)
+    qkv, ends = torch.randn(22, 3, 2, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 20, 22])
+    looks: list[int] = []
+    ops = PlainOps()
+    ops.between_parts = lambda: looks.append(1)
+    found = ops.attention(ends, unrotated())(qkv.clone())
+    assert len(looks) == 4, "once in the block, and between the parts of 6, 6, 6 and 2 queries"
+    monkeypatch.undo()
+    assert torch.allclose(found, PlainOps().attention(ends, unrotated())(qkv), atol=1e-6)
+
+    class Left(Exception):
+        pass
+
+    def leave() -> None:
+        raise Left
+
+    ops.between_parts = leave
+    with pytest.raises(Left):
+        ops.attention(ends, unrotated())(qkv)
 
 
 def test_rows_behind_the_last_segment_are_zero_whatever_they_hold() -> None:

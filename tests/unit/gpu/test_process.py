@@ -18,9 +18,11 @@ from foveal.ipc.channel import Channel
 from foveal.ipc.messages import (
     Configure,
     FromWorker,
+    GiveUp,
     LadderChanged,
     PackDone,
     PackFailed,
+    PackGivenUp,
     PackItem,
     Progress,
     RunPack,
@@ -152,6 +154,27 @@ def test_a_pack_that_raises_fails_alone(tiny: Path, arenas: dict[str, Arena]) ->
     assert [m.id for m in said[4:] if isinstance(m, PackDone | PackFailed)] == [1, 2, 3, 4]
     assert values.std() > 0.1
     del held, also
+
+
+def test_a_pack_that_nobody_wants_is_left_within_a_block_and_the_next_runs(
+    tiny: Path, arenas: dict[str, Arena]
+) -> None:
+    good, held, values = hold(arenas, 1)
+    unwanted, also, untouched = hold(arenas, 2)
+    packs = [RunPack(1, (unwanted,), 0), GiveUp(1), RunPack(2, (good,), 0), GiveUp(1), RunPack(3, (good,), 16)]
+    code, said = live(arenas, [configure(tiny), *packs])
+    assert code == 0
+    assert said[4] == PackGivenUp(1)
+    assert [m.id for m in said[5:] if isinstance(m, PackDone)] == [2, 3] and len(said) == 7
+    assert values.std() > 0.1 and not untouched.any()
+    del held, also
+
+
+def test_what_a_large_picture_costs_is_told_before_it_comes(tiny: Path, arenas: dict[str, Arena]) -> None:
+    _, said = live(arenas, [configure(tiny)])
+    told = said[3]
+    assert isinstance(told, LadderChanged) and told.least is not None
+    assert told.ms_per_patch2 == told.least.ms_per_patch2 > 0
 
 
 def test_a_parent_that_leaves_before_configuring_is_an_end(arenas: dict[str, Arena]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 
 from foveal.gpu import warm_up
 from foveal.gpu.layout import Layout, Step
-from foveal.gpu.warm_up import attention_cost, measure, single_layout, typical_layout
-from foveal.types import TokenBudget
+from foveal.gpu.warm_up import measure, single_layout, typical_layout
 from tests.unit.gpu.bench import CPU
 from tests.unit.gpu.fake_tower import FREE, GEOMETRIES, MERGING
 
@@ -65,22 +63,6 @@ def test_a_hiccup_of_the_first_runs_is_forgotten(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(clock, "run", stumbling)
     assert measured(clock, monkeypatch) == pytest.approx([1, 2, 4, 6, 10])
-
-
-def test_attention_is_what_one_picture_costs_beyond_several_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(0.0001)
-    run, per_row2 = clock.run, 1e-6
-
-    def with_attention(step: Step) -> None:
-        run(step)
-        clock.now += per_row2 * sum((b - a) ** 2 for a, b in pairwise(clock.placed[-1].cu_rows))
-
-    monkeypatch.setattr(clock, "run", with_attention)
-    monkeypatch.setattr(warm_up.time, "perf_counter", clock.perf_counter)
-    budgets = [TokenBudget(64, 64, 6.4), TokenBudget(128, 64, 12.8), TokenBudget(4096, 64, 409.6)]
-    assert attention_cost(clock, budgets, CPU) == pytest.approx(per_row2 * 1000)  # type: ignore[arg-type]
-    assert clock.ran[-1] == 128, "the largest step that is quick enough"
-    assert attention_cost(clock, budgets[2:], CPU) == 0.0  # type: ignore[arg-type]
 
 
 def test_costs_never_fall_with_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from foveal.families.tower_plan import TowerPlan
 from foveal.gpu.inputs import Inputs, Outputs
 from foveal.gpu.ops import Ops
 
@@ -49,6 +50,10 @@ class Tower(Protocol):
     @property
     def ops(self) -> Ops:
         """How it computes; may be captured only if these say so."""
+
+    @property
+    def plan(self) -> TowerPlan:
+        """What it is made of."""
 
     @property
     def weights_bytes(self) -> int:
