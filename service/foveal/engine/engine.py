@@ -37,9 +37,15 @@ class Prep(Protocol):
         """Format and upright size; raises the refusal."""
 
     async def prepare(
-        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+        self,
+        image: Block,
+        rows: Block,
+        plan: PixelPlan,
+        background: tuple[int, int, int],
+        demand: Demand,
+        decode_work: int,
     ) -> Prepared:
-        """Write the patch rows; raises the refusal."""
+        """Write the patch rows; raises the refusal. `decode_work` is what the header told."""
 
 
 class Encoder(Protocol):
@@ -194,7 +200,7 @@ class Engine:
         with await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
             course.under_way = "prep"
-            prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)
+            prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand, probed.work)
             del block
             course.passed(prep=prepared.seconds)
             course.under_way = "queue"

@@ -7,7 +7,9 @@ stricter one: it reports data that end early although an end marker was put behi
 
 from __future__ import annotations
 
+import io
 import re
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,27 +29,53 @@ _PIXELS_OR_END, _WITHOUT_LENGTH = (0xD9, 0xDA), (0, 1, *range(0xD0, 0xD9))
 MAX_SEGMENTS, MAX_STRAY_BYTES = 10_000, 64 << 10
 """Before the pixels; a profile or metadata of megabytes take one segment for 64 KiB."""
 _END, _SCAN = b"\xff\xd9", b"\xff\xda"
-MAX_SCANS = 100
-"""Encoders write about ten scans; a small file of thousands would pass over all its blocks as often."""
+MAX_SCANS, USUAL_SCANS, MAX_SCANNED_PIXELS = 100, 16, 1 << 30
+"""Encoders write about ten scans; each passes over the whole picture, however few bytes it has: some 2 ns a pixel."""
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_LEAST_BLOCK_BITS = {0xC0: 2, 0xC1: 2, 0xC2: 1}
+"""Of an 8 x 8 block, by the kind of frame: two Huffman codes, or one where scans divide them. Others have no least."""
 
 
-def check_segments(data: memoryview) -> None:
-    """Raise Undecodable when too many segments, or too much between them, come before the pixels.
+def check_segments(data: memoryview) -> int:
+    """The marker of the frame, 0 where there is none. Raises Undecodable when too many segments, or too much between
+    them, come before the pixels.
 
     The header is read in Python, step by step. What is cut off is left to the decoder.
     """
-    at, strays = 2, 0
+    at, strays, frame = 2, 0, 0
     for _ in range(MAX_SEGMENTS):
         marker = _TO_MARKER.match(data, at)
         if marker is None or marker.end() + 3 > len(data) or data[marker.end()] in _PIXELS_OR_END:
-            return
+            return frame
         strays += marker.end() - at - 1
         if strays > MAX_STRAY_BYTES:
             break
         at = marker.end() + 1
+        if data[at - 1] in _FRAMES:
+            frame = data[at - 1]
         if data[at - 1] not in _WITHOUT_LENGTH:
             at += int.from_bytes(data[at : at + 2], "big")
     raise Undecodable("the JPEG image has very many segments, or bytes between them, before its pixels; save it again")
+
+
+def check_length(frame: int, width: int, height: int, num_bytes: int) -> None:
+    """Raise Undecodable where the blocks of a frame of that kind and size cannot lie in so few bytes."""
+    blocks = -(-height // 8) * -(-width // 8)
+    if num_bytes * 8 < blocks * _LEAST_BLOCK_BITS.get(frame, 0):
+        raise Undecodable(f"the JPEG image is truncated: {num_bytes} bytes cannot hold {width} x {height} pixels")
+
+
+def check_scans(image: ImageFile.ImageFile) -> int:
+    """How many scans the picture with this header has; raises Undecodable where they would take very long."""
+    encoded = cast(io.BytesIO, image.fp).getvalue()  # of bytes that it was made with: no copy
+    scans = encoded.count(_SCAN)
+    most = min(MAX_SCANS, max(MAX_SCANNED_PIXELS // (image.width * image.height), USUAL_SCANS))
+    if scans > most:
+        raise Undecodable(
+            f"the JPEG image has {scans} scans, and one of {image.width} x {image.height} pixels may have {most}; "
+            "save it again"
+        )
+    return scans
 
 
 def decode_jpeg(data: memoryview, image: ImageFile.ImageFile) -> Pixels | None:
@@ -58,8 +86,6 @@ def decode_jpeg(data: memoryview, image: ImageFile.ImageFile) -> Pixels | None:
     """
     start = image.fp.tell() if image.fp is not None else 0
     is_progressive = "progressive" in image.info
-    if is_progressive and bytes(data).count(_SCAN) > MAX_SCANS:
-        raise Undecodable(f"the progressive JPEG image has more than {MAX_SCANS} scans; save it again")
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         if (width, height) != image.size:
