@@ -15,7 +15,7 @@ from foveal.errors import TooLarge, Undecodable
 from foveal.vision import gif, png, ppm, tiff
 from foveal.vision.codec import library_call, open_image, png_orientation, stored_orientation, webp_canvas
 from foveal.vision.flatten import Color, Pixels, flatten
-from foveal.vision.jpeg import check_length, check_scans, check_segments, decode_jpeg
+from foveal.vision.jpeg import Frame, check_length, count_scans, decode_jpeg, read_frame
 from foveal.vision.sniff import Format, identify
 from foveal.vision.work import decode_work
 
@@ -26,7 +26,9 @@ _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "LA": 4}
 """Of a pixel of a mode in Pillow's memory; 4 of any other."""
 _MAX_ROW_BITS = (1 << 31) - 1
 """Pillow decodes no longer rows."""
-_LZMA = "lzma"
+_FACTOR = "foveal factor"
+"""Where a reader keeps what its pixels take beyond the usual of its format (vision/work.py)."""
+_LZMA_FACTOR = 3.0
 
 
 class ProbedImage(NamedTuple):
@@ -51,20 +53,13 @@ def probe(data: Encoded, max_pixels: int) -> ProbedImage:
         stored = size = _ppm_header(view, max_pixels)[1:3]
     elif format == "PNG":
         head = _png_header(view, max_pixels)
-        stored, factor = head[:2], max(head.pixel_bits / 24, 0.5)
+        stored, factor = (head.width, head.height), max(head.pixel_bits / 24, 0.5)
         size = _turned(stored, png_orientation(png.survey(view)))
     else:
         image = _open(view, format, max_pixels)
-        stored, factor = image.size, _factor(image, format)
+        stored, factor = image.size, image.info.get(_FACTOR, 1.0)
         size = _turned(stored, _orientation(image, view, format))
     return ProbedImage(format, *size, decode_work(format, *stored, len(view), factor))
-
-
-def _factor(image: ImageFile.ImageFile, format: Format) -> float:
-    """What a pixel takes beyond the usual of its format."""
-    if format == "JPEG":
-        return 1 + check_scans(image) / 4
-    return 3.0 if image.info.get("compression") == _LZMA else 1.0
 
 
 def decode(data: Encoded, background: Color, max_pixels: int) -> Pixels:
@@ -128,7 +123,7 @@ def _png_header(view: memoryview, max_pixels: int) -> png.Header:
 
 
 def _open(view: memoryview, format: Format, max_pixels: int) -> ImageFile.ImageFile:
-    frame = 0
+    frame = Frame()
     if format == "PNG":
         _png_header(view, max_pixels)
     elif format == "WEBP":
@@ -136,7 +131,7 @@ def _open(view: memoryview, format: Format, max_pixels: int) -> ImageFile.ImageF
         _check_pixels(width, height, max_pixels)
         _ask_for_memory(width, height, _BYTES_PER_PIXEL[format])
     elif format == "JPEG":
-        frame = check_segments(view)  # before the reader is opened, whose header loops are in Python
+        frame = read_frame(view)  # before the reader is opened, whose header loops are in Python
     elif format == "GIF":
         gif.check_start(view)
     elif format == "TIFF":
@@ -149,13 +144,15 @@ def _open(view: memoryview, format: Format, max_pixels: int) -> ImageFile.ImageF
     return image
 
 
-def _check_claims(image: ImageFile.ImageFile, view: memoryview, format: Format, frame: int) -> None:
+def _check_claims(image: ImageFile.ImageFile, view: memoryview, format: Format, frame: Frame) -> None:
     """Refuse what the size and the lengths tell, before a buffer is made for it."""
     if format == "JPEG":
         check_length(frame, *image.size, len(view))
-        check_scans(image)
-    elif format == "GIF" and image.tile:
-        left, top, right, bottom = image.tile[0][1]
+        image.info[_FACTOR] = 1 + count_scans(view, frame, *image.size) / 4
+    elif format == "TIFF":
+        image.info[_FACTOR] = _LZMA_FACTOR if image.info.get("compression") == "lzma" else 1.0
+    elif format == "GIF" and image.tile and image.tile[0].extents is not None:
+        left, top, right, bottom = image.tile[0].extents
         gif.check_frame(right - left, bottom - top, len(view))
     elif format == "BMP":
         _check_lines(image, len(view))

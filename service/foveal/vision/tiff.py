@@ -1,4 +1,4 @@
-"""The directory of a TIFF before its reader is opened, which makes an object of Python for each value and each strip."""
+"""The directory of a TIFF, before its reader is opened: that one makes an object for each value and each strip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIECE_TAGS = (273, 279, 324, 325)
 class _Tag(NamedTuple):
     number: int
     type: int
-    count: int
+    values: int
 
 
 def check_directory(data: memoryview) -> None:
@@ -35,14 +35,14 @@ def check_directory(data: memoryview) -> None:
     total = 0
     try:
         for i, tag in enumerate(_tags(data)):
-            size = tag.count * _VALUE_BYTES.get(tag.type, 1)
+            size = tag.values * _VALUE_BYTES.get(tag.type, 1)
             total += size if size > 8 else 0
             if i >= MAX_TAGS:
                 _refuse(f"more than {MAX_TAGS} tags")
-            if tag.number in _PIECE_TAGS and tag.count > MAX_PIECES:
-                _refuse(f"{tag.count} strips or tiles, and {MAX_PIECES} are read")
-            if tag.type not in _TEXT_TYPES and tag.count > MAX_VALUES:
-                _refuse(f"{tag.count} values in one tag, and {MAX_VALUES} are read")
+            if tag.number in _PIECE_TAGS and tag.values > MAX_PIECES:
+                _refuse(f"{tag.values} strips or tiles, and {MAX_PIECES} are read")
+            if tag.type not in _TEXT_TYPES and tag.values > MAX_VALUES:
+                _refuse(f"{tag.values} values in one tag, and {MAX_VALUES} are read")
             if total > 2 * len(data) + _SLACK_BYTES:
                 _refuse("tags that are larger than the file")
     except (struct.error, OverflowError):
@@ -50,7 +50,7 @@ def check_directory(data: memoryview) -> None:
 
 
 def _tags(data: memoryview) -> Iterator[_Tag]:
-    order = "<" if data[:2] == b"II" else ">"
+    order = "<" if bytes(data[:2]) == b"II" else ">"
     is_big = struct.unpack_from(order + "H", data, 2)[0] == 43
     (at,) = struct.unpack_from(order + ("Q" if is_big else "I"), data, 8 if is_big else 4)
     (number,) = struct.unpack_from(order + ("Q" if is_big else "H"), data, at)
