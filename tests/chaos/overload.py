@@ -25,34 +25,40 @@ CALLERS = 16
 WARM_UP_SECONDS = 3.0
 IMPATIENT_SHARE, PATIENCE = 5, "X-Request-Timeout-Ms: 1000"
 """Every so manieth caller, and what it says."""
+EXPLAINED = ("200", "overloaded", "deadline_exceeded")
 
 
 @dataclass
-class Overloaded:
-    """What was measured; rates in images a second."""
+class Overload:
+    """What was measured, calm and overload in turns; rates in images a second."""
 
-    calm: float = 0.0
-    offered: float = 0.0
-    goodput: float = 0.0
-    right: int = 0
-    refused: int = 0
-    late: int = 0
-    others: Counter[str] = field(default_factory=Counter)
+    calm: list[float] = field(default_factory=list)
+    goodput: list[float] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refused: list[float] = field(default_factory=list)
+    """Seconds of each refusal."""
+
+    @property
+    def share(self) -> float:
+        """Goodput of the calm rate, over all rounds."""
+        return sum(self.goodput) / sum(self.calm)
+
+    @property
+    def others(self) -> dict[str, int]:
+        """Outcomes that overload does not explain."""
+        return {name: number for name, number in self.outcomes.items() if name not in EXPLAINED}
 
 
-async def overload(running: Running, seconds: float, times: float) -> Overloaded:
-    """Measure in calm, then at so many times that rate."""
-    numbers, picture, found = count(), noise(SIDE, SIDE, 1), Overloaded()
+async def overload(running: Running, rounds: int, seconds: float, times: float) -> Overload:
+    """Rounds of so many seconds in calm, and as long at so many times that rate."""
+    numbers, picture, found = count(), noise(SIDE, SIDE, 1), Overload()
     await _in_calm(running, picture, numbers, WARM_UP_SECONDS)
-    found.calm = await _in_calm(running, picture, numbers, seconds)
-    found.offered = found.calm * times
-    replies, spent = await _offer(running, picture, numbers, found.offered, seconds)
-    found.right = sum(reply.status == 200 for reply in replies)
-    found.refused = sum(reply.code == "overloaded" for reply in replies)
-    found.late = sum(reply.code == "deadline_exceeded" for reply in replies)
-    known = {"overloaded", "deadline_exceeded"}
-    found.others = Counter(r.code or str(r.status) for r in replies if r.status != 200 and r.code not in known)
-    found.goodput = found.right / spent
+    for _ in range(rounds):
+        found.calm.append(await _in_calm(running, picture, numbers, seconds))
+        replies, spent = await _offer(running, picture, numbers, found.calm[-1] * times, seconds)
+        found.goodput.append(sum(reply.status == 200 for reply in replies) / spent)
+        found.outcomes.update(reply.code or str(reply.status) for reply in replies)
+        found.refused += [reply.seconds for reply in replies if reply.code == "overloaded"]
     return found
 
 
