@@ -72,7 +72,13 @@ class FakePrep:
         return Probed(1, "FAKE", int(match[1]), int(match[2]), 0.001)
 
     async def prepare(
-        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+        self,
+        image: Block,
+        rows: Block,
+        plan: PixelPlan,
+        background: tuple[int, int, int],
+        demand: Demand,
+        decode_work: int,
     ) -> Prepared:
         data = bytes(image.view)
         rows.view[:4] = np.frombuffer(len(data).to_bytes(4, "little"), np.uint8)

@@ -49,7 +49,11 @@ class Settings(BaseModel):
     )
     cpu_workers: Count = Field(1, description="workers with --device cpu")
     cpu_threads: int = Field(0, ge=0, description="torch threads of a CPU worker; 0: cores / workers")
-    prep_workers: int = Field(0, ge=0, description="processes that decode and resize; 0: one per core, at most 16")
+    prep_workers: int = Field(
+        0,
+        ge=0,
+        description="processes that decode and resize; 0: one per core, from 2 to 16. Large pictures hold all but 1",
+    )
     token_budgets: Annotated[tuple[Count, ...], BeforeValidator(split)] = Field(
         (), description="ladder of token budgets, e.g. 64,128,256; empty: inferred"
     )

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from foveal.api.errors import KEPT_BYTES
 from tests.api.gateways import CHAT, gateway
 from tests.llm import STREAM_HEAD, Sent, Writer, chunk, fake_llm
 
@@ -73,3 +74,31 @@ async def test_nothing_is_written_into_an_answer_that_has_begun(caplog: pytest.L
         found = await answer_to(running.port, head, then=b"\x00\r\n\r\n")
         assert b"HTTP/1.1" not in found and await running.ended() == {"gone": 1}
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+NEXT = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+REFUSED = b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\n"
+CLOSING = {
+    "chunked": b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "long": b"Content-Length: %d\r\n\r\n" % (KEPT_BYTES + 1),
+    "expecting a 100": b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n",
+    "cut off": b"Content-Length: 3\r\n\r\nab",
+}
+
+
+async def test_behind_a_short_body_that_was_refused_unread_the_connection_stays() -> None:
+    async with fake_llm() as llm, gateway(llm.url) as running:
+        found = await answer_to(running.port, REFUSED + b"Content-Length: 2\r\n\r\nab" + NEXT)
+    refused, _, answered = found.partition(b"HTTP/1.1 200")
+    assert refused.startswith(b"HTTP/1.1 404") and b"connection: close" not in refused.lower() and answered
+
+
+@pytest.mark.parametrize("kind", CLOSING)
+async def test_behind_every_other_body_that_was_refused_unread_it_is_closed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveal.api.errors.SILENCE_SECONDS", 0.05)
+    async with fake_llm() as llm, gateway(llm.url) as running:
+        found = await answer_to(running.port, REFUSED + CLOSING[kind])
+    assert found.startswith(b"HTTP/1.1 404") and found.count(b"HTTP/1.1") == 1
+    assert (b"connection: close" in found.lower()) == (kind != "cut off")

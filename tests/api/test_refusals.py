@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from foveal.api import serving
+from foveal.api.body import read_body
+from foveal.engine.speed import READ_ALL_THE_SAME
 from tests.fakes import FakeService, fake_service, picture
 
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -73,3 +78,42 @@ async def test_of_many_who_come_at_once_no_more_are_read_than_fit(client, fake, 
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+async def _refused(client: httpx.AsyncClient, number: int, path: str = "/encode") -> httpx.Response:
+    answer = await client.post(path, content=picture(text=str(number)), headers=OCTETS)
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "overloaded"
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/encode", "/v1/embeddings"])
+async def test_where_hardly_anything_is_known_a_full_server_refuses_before_it_reads(
+    client, server, fake, waiting, path: str, monkeypatch
+) -> None:
+    reads = []
+    monkeypatch.setattr(serving, "read_body", _counting(reads))
+    for i in range(200):
+        await _refused(client, i)
+    assert 0 < len(reads) < 100  # until that was learned
+    reads.clear()
+    unread = {"content": b"no JSON", "headers": {"Content-Type": "application/json"}}
+    answers = [await client.post(path, **unread) for _ in range(2 * READ_ALL_THE_SAME)]
+    assert [a.status_code for a in answers].count(503) == len(answers) - len(reads)
+    assert len(reads) == 2  # every so manieth is read in any case
+    assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 503)
+
+
+async def test_where_pictures_come_again_a_full_server_goes_on_reading(client, fake, waiting) -> None:
+    for i in range(100):
+        if i % 4:
+            await _refused(client, i)
+        else:
+            assert (await client.post("/encode", content=KNOWN, headers=OCTETS)).json()["data"][0]["cached"]
+
+
+def _counting(reads: list[str]) -> Callable[..., Awaitable[bytes]]:
+    async def read(request: Request, *args: Any) -> bytes:
+        reads.append(request.url.path)
+        return await read_body(request, *args)
+
+    return read

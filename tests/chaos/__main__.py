@@ -20,6 +20,8 @@ from tests.chaos.fair import fair
 from tests.chaos.flood import FLAGS, PACK_MS, flood, p99
 from tests.chaos.machine import going_first
 from tests.chaos.newcomers import newcomers
+from tests.chaos.overload import FLAGS as REAL_FLAGS
+from tests.chaos.overload import overload
 from tests.chaos.pictures import gallery
 from tests.chaos.rolling import rolling_restart
 from tests.chaos.storm import Weather, in_calm, storm
@@ -30,6 +32,7 @@ STORM_FLAGS = ("--cpu-workers", "2", "--prep-workers", "1", "--worker-timeout-se
 REAL_SHARE = 10
 """The real worker gets this part of the requests: a start takes it seconds."""
 
+OVERLOAD_ROUNDS, OVERLOAD_SHARE = 4, 0.9
 Row = tuple[str, str, bool]
 
 
@@ -84,6 +87,26 @@ def run_flood(seconds: float, first: bool) -> list[Row]:
             found.rss_mib[1] < found.rss_mib[0] + 64,
         ),
         ("other answers", str(found.others[:5]), not found.others),
+    ]
+
+
+def run_overload(seconds: float, first: bool) -> list[Row]:
+    """Three times what a worker can do that computes, with the processors that all others want too."""
+    with serving(*REAL_FLAGS) as running, going_first(running) if first else contextlib.nullcontext():
+        found = asyncio.run(overload(running, OVERLOAD_ROUNDS, seconds / OVERLOAD_ROUNDS, times=3.0))
+        running.until(running.is_empty)
+    rounds = ", ".join(f"{over:.1f} of {calm:.1f}" for over, calm in zip(found.goodput, found.calm, strict=True))
+    right, refused, late = (found.outcomes[name] for name in ("200", "overloaded", "deadline_exceeded"))
+    return [
+        ("goodput of the calm rate, images/s", rounds, True),
+        ("goodput / calm", f"{found.share:.3f}", found.share >= OVERLOAD_SHARE),
+        ("right, refused, late", f"{right}, {refused}, {late}", True),
+        (
+            "refusal p50, p99, ms",
+            f"{statistics.median(found.refused or [0.0]) * 1000:.1f}, {p99(found.refused) * 1000:.1f}",
+            True,
+        ),
+        ("other answers", str(found.others), not found.others),
     ]
 
 
@@ -173,6 +196,7 @@ def main() -> int:
     scenarios: dict[str, Callable[[], list[Row]]] = {
         "storm, fake worker": lambda: run_storm(FAKE, args.requests, 20),
         "flood, fake worker": lambda: run_flood(args.seconds, args.first),
+        "overload, real worker": lambda: run_overload(args.seconds, args.first),
         "newcomers, fake worker": lambda: run_newcomers(args.seconds / 2, args.first),
         "crowd, fake worker": lambda: run_fair(args.seconds, args.first),
         "stopped worker": run_stopped,

@@ -17,7 +17,7 @@ import pytest
 
 from foveal.engine.pool import MAX_STARTS
 from tests.chaos.flood import FLAGS, PACK_MS, flood
-from tests.chaos.pictures import gallery, marked
+from tests.chaos.pictures import flat_png, gallery, marked
 from tests.chaos.storm import Weather, in_calm, storm
 from tests.chaos.wire import Caller
 from tests.system.conftest import Running, serving, start
@@ -60,6 +60,22 @@ async def test_who_hangs_up_leaves_nothing_and_the_next_is_served(small: Running
     assert {reply.status for reply in replies} <= {0, 200, 503}
     await asyncio.to_thread(small.until, small.is_empty)
     assert (await Caller(small.url).encode(marked(picture, 999))).status == 200
+
+
+async def test_a_small_picture_is_answered_before_sixteen_large_ones_are_decoded() -> None:
+    flags = ("--prep-workers", "2", "--cache-bytes", "0", "--token-budgets", "64,256", "--max-image-tokens", "256")
+    with serving(*flags, program=FAKE, variables={"CHAOS_PACK_MS": "1"}) as running:
+        large = flat_png(5000)
+        bombs = [
+            asyncio.create_task(Caller(running.url).encode(marked(large, i), query="?max_pixels=65536"))
+            for i in range(16)
+        ]
+        await asyncio.to_thread(running.until, lambda: running.metric("foveal_prep_queue_items") > 8)
+        for i in range(3):
+            assert (await Caller(running.url).encode(marked(noise(50, 50, 1), i))).status == 200
+        assert sum(bomb.done() for bomb in bombs) < 16
+        assert {reply.status for reply in await asyncio.gather(*bombs)} <= {200, 504}  # late, on a busy machine
+        await asyncio.to_thread(running.until, running.is_empty)
 
 
 async def test_slow_readers_hold_only_what_is_counted(small: Running) -> None:

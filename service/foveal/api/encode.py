@@ -19,7 +19,7 @@ from foveal.api.intake import read_intake
 from foveal.api.openai import read_embeddings_request, write_embeddings
 from foveal.api.options import wishes_of
 from foveal.api.protocol import MAX_JOINED_BYTES
-from foveal.api.serving import body_of, enter, fetched, timing, unless_gone, within
+from foveal.api.serving import enter, fetched, pictures_of, timing, unless_gone, within
 from foveal.engine.admission import Visit
 from foveal.engine.items import Encoded, Wishes
 from foveal.errors import DeadlineExceeded, InvalidRequest
@@ -61,7 +61,7 @@ async def serve(request: Request, handle: Handler) -> Response:
 
 
 async def _encode(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
-    body = await body_of(request, server, visit)
+    body = await pictures_of(request, server, service, visit)
     content_type, max_images = request.headers.get("content-type", ""), server.settings.max_images_per_request
     intake = read_intake(body, content_type, request.query_params, max_images, server.url_rules)
     del body
@@ -78,7 +78,7 @@ async def _encode(request: Request, server: Server, service: HandoverService, vi
 
 
 async def _embeddings(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
-    body = await body_of(request, server, visit)
+    body = await pictures_of(request, server, service, visit)
     max_images = server.settings.max_images_per_request
     asked = read_embeddings_request(body, service.engine.spec, max_images, server.url_rules)
     del body

@@ -19,7 +19,7 @@ from foveal.api.context import Server, context_of
 from foveal.api.encode import Answer, fetch_and_encode, serve
 from foveal.api.intake import images_of, parsed_object
 from foveal.api.options import Options, wishes_of
-from foveal.api.serving import body_of, unless_gone
+from foveal.api.serving import pictures_of, unless_gone
 from foveal.engine.admission import Visit
 from foveal.engine.items import Encoded
 from foveal.errors import FovealError, InvalidRequest
@@ -37,7 +37,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _answer(request: Request, server: Server, service: HandoverService, visit: Visit) -> Answer:
-    body = await body_of(request, server, visit)
+    body = await pictures_of(request, server, service, visit)
     spec = service.engine.spec
     parts, names, options = read_chat(body, spec, service.handover.is_on)
     del body

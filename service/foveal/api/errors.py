@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import orjson
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,8 @@ from foveal.errors import FovealError, InvalidRequest, MethodNotAllowed, NotFoun
 
 LINGER_SECONDS = 10.0
 LINGER_BYTES = 1 << 30
+KEPT_BYTES = 8 << 20
+"""Of a refused body behind which the connection stays."""
 SILENCE_SECONDS = 1.0
 """A caller who sends nothing for so long has read its answer, or never will."""
 
@@ -33,29 +36,42 @@ class ErrorResponse(Response):
 
 
 class RefusalResponse(ErrorResponse):
-    """Answers while the body still arrives, then reads on and keeps nothing of it, for a while, before it closes.
+    """Answers while the body still arrives, then reads on and keeps nothing of it, for a while.
 
     Closing at once would make the kernel reset the connection, and a caller who sends all before it reads would lose
-    the answer.
+    the answer. Behind a short body that came whole the connection stays: to open another would cost more. One that
+    waits for a 100 does not know whether to send its body, so there it is closed.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send, linger, close."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        """Send, linger, close unless the body has ended."""
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "")
+        stays = length.isdigit() and int(length) <= KEPT_BYTES and "expect" not in headers
+        head = self.raw_headers if stays else [*self.raw_headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": head})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        has_ended = False
         with contextlib.suppress(TimeoutError):
-            await _discard(receive)
+            has_ended = await _discard(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        transport = scope.get("foveal.transport")
+        if transport is not None and not has_ended:
+            transport.close()
 
 
-async def _discard(receive: Receive) -> None:
-    """Read to the body's end, or as much as is read for nobody; raises TimeoutError."""
+async def _discard(receive: Receive) -> bool:
+    """Read to the body's end, or as much as is read for nobody: then False. Raises TimeoutError."""
     loop, left = asyncio.get_running_loop(), LINGER_BYTES
     end = loop.time() + LINGER_SECONDS
     async with asyncio.timeout(SILENCE_SECONDS) as silence:
-        while left > 0 and (message := await receive()).get("more_body", False):  # not in a disconnect
+        while left > 0:
+            message = await receive()
+            if not message.get("more_body", False):  # nor in a disconnect
+                return bool(message["type"] == "http.request")
             left -= len(message["body"])
             silence.reschedule(min(end, loop.time() + SILENCE_SECONDS))
+    return False
 
 
 def error_body(error: FovealError, request_id: str) -> dict[str, Any]:
@@ -83,7 +99,7 @@ def error_response(context: RequestContext, error: FovealError, **beside: object
     body = error_body(error, context.request_id) | beside
     if context.body_is_read:
         return ErrorResponse(body, error.status, headers)
-    return RefusalResponse(body, error.status, {**headers, "Connection": "close"})
+    return RefusalResponse(body, error.status, headers)
 
 
 async def on_foveal_error(request: Request, error: Exception) -> Response:

@@ -78,6 +78,12 @@ def _deadline(request: Request, server: Server) -> float:
     return asyncio.get_running_loop().time() + seconds - waited
 
 
+async def pictures_of(request: Request, server: Server, service: HandoverService, visit: Visit) -> bytes:
+    """The body of a request that asks for nothing but pictures; raises Overloaded, where that is known, unread."""
+    service.engine.refuse_unread(visit)
+    return await body_of(request, server, visit)
+
+
 async def body_of(request: Request, server: Server, visit: Visit) -> bytes:
     """The request's body; raises what `read_body` raises."""
     context = context_of(request)

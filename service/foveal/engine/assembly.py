@@ -27,7 +27,8 @@ from foveal.metrics import Metrics
 from foveal.settings import Settings
 from foveal.types import Output
 
-MAX_PREP_WORKERS = 16
+MIN_PREP_WORKERS, MAX_PREP_WORKERS = 2, 16
+"""Of those that are not named: with one alone, a large picture would hold up all others."""
 WORKER = "foveal.gpu"
 """The program of a worker; tests put one here that speaks the same protocol."""
 
@@ -126,7 +127,8 @@ def _arenas(settings: Settings) -> list[Arena]:
 
 
 def _prep_pool(settings: Settings, arenas: dict[str, Arena], metrics: Metrics, environment: dict[str, str]) -> PrepPool:
-    size = settings.prep_workers or min(len(os.sched_getaffinity(0)), MAX_PREP_WORKERS)
+    cores = len(os.sched_getaffinity(0))
+    size = settings.prep_workers or min(max(cores, MIN_PREP_WORKERS), MAX_PREP_WORKERS)
     program = Program(
         "foveal.vision",
         arenas,

@@ -90,7 +90,7 @@ class Child(Generic[Sent, Received]):
         self._program, self._receives, self._listener = program, receives, listener
         self._channel: AsyncChannel[Sent, Received] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._is_stopping = False
+        self._is_stopping = self._was_killed = False
 
     def send(self, message: Sent) -> None:
         """Send to the running process; what is sent to a lost one is lost with it, and `lost` tells."""
@@ -98,8 +98,9 @@ class Child(Generic[Sent, Received]):
             self._channel.send(message)
 
     def kill(self) -> None:
-        """End the process at once, without asking it; it is started again."""
+        """End the process at once, without asking it; it is started again, without delay: it did not fail to start."""
         if self._process is not None:
+            self._was_killed = True
             _kill(self._process)
 
     def end_hanging(self) -> None:
@@ -124,7 +125,8 @@ class Child(Generic[Sent, Received]):
                 return
             self.restarts += 1
             lived = time.monotonic() - began
-            backoff = FIRST_BACKOFF_SECONDS if lived > STABLE_SECONDS else backoff
+            backoff = FIRST_BACKOFF_SECONDS if lived > STABLE_SECONDS or self._was_killed else backoff
+            self._was_killed = False
             log.warning(
                 "child process lost",
                 extra={"child": self.name, "exit_code": exit_code, "lived_seconds": round(lived, 1)},

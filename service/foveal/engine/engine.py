@@ -16,19 +16,19 @@ from foveal.engine.admission import Gate, Visit
 from foveal.engine.cache import EncoderCache, Flights, Key
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded, Item, Timings, Wishes, blame
-from foveal.engine.keys import Keys
+from foveal.engine.keys import HASH_OFF_LOOP_BYTES, Keys, sha256_of
 from foveal.engine.memory import Allocator
-from foveal.errors import FovealError, InvalidRequest, TooLarge, Unavailable
+from foveal.engine.speed import Finds
+from foveal.errors import FovealError, InvalidRequest, Overloaded, TooLarge, Unavailable
 from foveal.families.spec import ModelSpec
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Prepared, Probed
 from foveal.metrics import Metrics
 from foveal.types import DType, PixelPlan
 
+Color = tuple[int, int, int]
 MAX_IMAGES_AT_ONCE = 32
 """Images of one request that are worked on together; the others wait behind them."""
-HASH_OFF_LOOP_BYTES = 1 << 20
-"""Above this, hashing goes to a thread (hashlib lets the loop run meanwhile)."""
 
 
 class Prep(Protocol):
@@ -38,9 +38,9 @@ class Prep(Protocol):
         """Format and upright size; raises the refusal."""
 
     async def prepare(
-        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+        self, image: Block, rows: Block, plan: PixelPlan, background: Color, demand: Demand, decode_work: int
     ) -> Prepared:
-        """Write the patch rows; raises the refusal."""
+        """Write the patch rows; raises the refusal. `decode_work` is what the header told."""
 
 
 class Encoder(Protocol):
@@ -86,11 +86,18 @@ class Engine:
         self.max_image_tokens = max_image_tokens
         self.memory, self._prep, self._encoder, self._metrics = memory, prep, encoder, metrics
         self._flights: Flights[Encoded] = Flights()
+        self._finds = Finds()
+
+    def refuse_unread(self, visit: Visit) -> None:
+        """Before a body is read: raise Overloaded where none would be let in, and hardly any was found known lately."""
+        if self.gate.fits(1, 1, visit.caller) or self._finds.is_worth_reading():
+            return
+        self._metrics.outcomes["rejected"].inc()
+        raise self.gate.overloaded(1, visit.caller)
 
     def expect(self, images: Sequence[object], wishes: Wishes, visit: Visit, param: str = "images") -> None:
         """Before anything is begun, and without awaiting: hold room for an image, or raise Overloaded where there is
-        none and an image is neither in the cache nor under way. What takes long to find out, as of an image given by
-        URL, is found out later.
+        none and an image is neither in the cache nor under way. What takes long to find out is found out later.
         """
         if visit.expect():
             return
@@ -100,7 +107,7 @@ class Engine:
             key = self._keys.of(hashlib.sha256(image).hexdigest(), wishes, self.max_image_tokens)
             if key not in self.cache and key not in self._flights:
                 self._metrics.outcomes["rejected"].inc()
-                raise self.gate.overloaded(1, visit.caller).at(f"{param}[{i}]")
+                raise self._full(visit).at(f"{param}[{i}]")
 
     async def encode(
         self, images: Sequence[bytes], wishes: Wishes, visit: Visit, param: str = "images"
@@ -154,13 +161,15 @@ class Engine:
             self._metrics.outcomes[outcome].inc()
 
     async def _hit_or_encode(self, i: int, image: bytes, wishes: Wishes, visit: Visit) -> tuple[Encoded, str]:
-        digest = await _sha256(image)
+        digest = await sha256_of(image)
         key = self._keys.of(digest, wishes, self.max_image_tokens)
+        joins = key in self._flights
+        if (joins or key in self.cache) and not self.gate.fits(1, 1, visit.caller):
+            self._finds.note(found=True)
         if (hit := self.cache.get(key)) is not None:
             visit.expect_no_more()
             visit.hold_answer(hit.embedding)
             return hit.as_hit(), "cache_hit"
-        joins = key in self._flights
         began = time.monotonic()
         asker = Asker(visit.caller, wishes.priority, visit.deadline)
         if joins:
@@ -186,7 +195,7 @@ class Engine:
         if not self._encoder.is_hopeful:
             raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
         if not visit.expect():
-            raise self.gate.overloaded(1, visit.caller)
+            raise self._full(visit)
         block = await self.memory.images.block(len(image))
         block.view[:] = np.frombuffer(image, np.uint8)
         probed = await self._prep.probe(block, demand)
@@ -200,7 +209,7 @@ class Engine:
         with in_time, await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
             course.under_way = "prep"
-            prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand)
+            prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand, probed.work)
             del block
             course.passed(prep=prepared.seconds)
             course.under_way = "queue"
@@ -223,6 +232,10 @@ class Engine:
         self.cache.put(key, encoded)
         return encoded
 
+    def _full(self, visit: Visit) -> Overloaded:
+        self._finds.note(found=False)
+        return self.gate.overloaded(1, visit.caller)
+
     def _plan(self, probed: Probed, wishes: Wishes) -> PixelPlan:
         """The resized size and grid, within the token limit; raises AspectRatio or TooLarge."""
         rule = self.spec.rule
@@ -241,9 +254,3 @@ class Engine:
                 f"{self.max_image_tokens} (--max-image-tokens); send max_pixels or oversize=downscale"
             )
         return plan
-
-
-async def _sha256(image: bytes) -> str:
-    if len(image) > HASH_OFF_LOOP_BYTES:
-        return (await asyncio.to_thread(hashlib.sha256, image)).hexdigest()
-    return hashlib.sha256(image).hexdigest()

@@ -6,6 +6,7 @@ same wishes. Nothing that a caller says is taken as a name: whoever could choose
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import msgspec
@@ -14,6 +15,9 @@ from foveal import __version__
 from foveal.engine.items import Wishes
 from foveal.families.spec import ModelSpec
 from foveal.types import DType
+
+HASH_OFF_LOOP_BYTES = 1 << 20
+"""Above this, hashing goes to a thread (hashlib lets the loop run meanwhile)."""
 
 
 class Keys:
@@ -31,3 +35,10 @@ class Keys:
         found = self._model.copy()
         found.update(msgspec.json.encode((sha256, limit, *wishes.key())))
         return found.hexdigest()
+
+
+async def sha256_of(image: bytes) -> str:
+    """The hash of a picture as sent."""
+    if len(image) > HASH_OFF_LOOP_BYTES:
+        return (await asyncio.to_thread(hashlib.sha256, image)).hexdigest()
+    return hashlib.sha256(image).hexdigest()

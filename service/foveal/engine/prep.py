@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import cast
 
 from foveal.engine.child import Child, Program, run_all
+from foveal.engine.decode_rate import DecodeRate
 from foveal.engine.demand import Demand
-from foveal.engine.fairness import TurnQueue
-from foveal.errors import Draining, TooLarge, Unavailable, Undecodable, error_of
+from foveal.engine.prep_queue import PrepQueue
+from foveal.engine.pulse import Mark
+from foveal.errors import DeadlineExceeded, Draining, TooLarge, Unavailable, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Heartbeat, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
@@ -25,10 +28,6 @@ START_SECONDS = 60.0
 SECOND_TRIES = 1
 """Of a picture whose process ended: something else may have ended it, as the kernel does where memory runs out."""
 
-PROBES_IN_A_ROW = 8
-"""A header takes a fraction of a picture's time and tells whether to refuse, so headers go first; but where they come
-faster than they are read, pictures that were admitted must not wait behind all of them."""
-
 
 @dataclass(eq=False)
 class _Task:
@@ -36,11 +35,26 @@ class _Task:
 
     message: Probe | Prepare
     blocks: tuple[Block, ...]
-    done: asyncio.Future[Probed | Prepared]
-    queue: TurnQueue[_Task]
-    caller: str
+    demand: Demand
+    decode_rate: DecodeRate
+    work: int | None = None
+    """Of decoding and resizing; None for a header."""
+    done: asyncio.Future[Probed | Prepared] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    caller: str = field(init=False)
     lost_with: int = 0
     """Processes that ended with it in hand."""
+
+    def __post_init__(self) -> None:
+        self.caller = self.demand.caller
+
+    def claim(self) -> bool:
+        """False once nobody waits. Who waits and could not be answered in time, even if it began now, is told so."""
+        if self.done.done():
+            return False
+        if not self.demand.is_late(time.monotonic() + self.decode_rate.least_seconds(self.work or 0)):
+            return True
+        self.done.set_exception(DeadlineExceeded("the deadline comes before this image could be decoded"))
+        return False
 
 
 class PrepPool:
@@ -48,11 +62,11 @@ class PrepPool:
 
     def __init__(self, size: int, program: Program, max_pixels: int, timeout: float, metrics: Metrics) -> None:
         self._max_pixels, self._timeout = max_pixels, timeout
-        self._probes: TurnQueue[_Task] = TurnQueue()
-        self._prepares: TurnQueue[_Task] = TurnQueue()
+        self.queue: PrepQueue[_Task] = PrepQueue()
+        self.decode_rate = DecodeRate()
         self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
-        self._last_id = self._probed = 0
-        metrics.prep_queue_items.set_function(lambda: len(self._probes) + len(self._prepares))
+        self._last_id = 0
+        metrics.prep_queue_items.set_function(lambda: len(self.queue))
 
     @property
     def num_ready(self) -> int:
@@ -76,7 +90,7 @@ class PrepPool:
 
     async def stop(self) -> None:
         """Tell everyone who still waits, and end the processes."""
-        waiting = [*self._probes.all(), *self._prepares.all(), *(w.task for w in self._workers if w.task is not None)]
+        waiting = [*self.queue.all(), *(worker.task for worker in self._workers if worker.task is not None)]
         for task in waiting:
             if not task.done.done():
                 task.done.set_exception(Draining("the server stopped before this image was read; try again"))
@@ -85,39 +99,38 @@ class PrepPool:
     async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size from the header; raises the refusal."""
         message = Probe(self._next_id(), image.span, self._max_pixels)
-        return cast(Probed, await self._do(_Task(message, (image,), _future(), self._probes, demand.caller)))
+        return cast(Probed, await self._do(_Task(message, (image,), demand, self.decode_rate)))
 
     async def prepare(
-        self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
+        self,
+        image: Block,
+        rows: Block,
+        plan: PixelPlan,
+        background: tuple[int, int, int],
+        demand: Demand,
+        decode_work: int = 0,
     ) -> Prepared:
-        """Write the patch rows of the picture into `rows`; raises the refusal."""
+        """Write the patch rows of the picture into `rows`; raises the refusal, and DeadlineExceeded where it would come
+        too late. `decode_work` is what its header told.
+        """
         message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
-        return cast(Prepared, await self._do(_Task(message, (image, rows), _future(), self._prepares, demand.caller)))
-
-    def next_task(self) -> _Task | None:
-        """The first task whose caller is still there: headers before pictures, but not for ever."""
-        queues = (self._probes, self._prepares)
-        for queue in queues if self._probed < PROBES_IN_A_ROW else reversed(queues):
-            while (task := queue.take()) is not None:
-                if not task.done.done():
-                    self._probed = self._probed + 1 if queue is self._probes else 0
-                    return task
-        return None
+        work = decode_work + plan.width * plan.height
+        return cast(Prepared, await self._do(_Task(message, (image, rows), demand, self.decode_rate, work)))
 
     def do_again(self, task: _Task) -> None:
         """Queue a task once more whose process ended. It takes its caller's next turn: who sends what ends processes
         has no more of them than before.
         """
-        task.queue.put_back(task.caller, task)
+        self.queue.put_back(task)
         self._wake()
 
     async def _do(self, task: _Task) -> Probed | Prepared:
-        task.queue.put(task.caller, task)
+        self.queue.put(task)
         self._wake()
         try:
             return await task.done
         finally:
-            task.queue.discard(task.caller, task)  # its caller may have left: then nothing that it holds waits here
+            self.queue.discard(task)  # its caller may have left: then nothing that it holds waits here
 
     def _wake(self) -> None:
         idle = next((worker for worker in self._workers if worker.is_idle), None)
@@ -127,10 +140,6 @@ class PrepPool:
     def _next_id(self) -> int:
         self._last_id += 1
         return self._last_id
-
-
-def _future() -> asyncio.Future[Probed | Prepared]:
-    return asyncio.get_running_loop().create_future()
 
 
 class _PrepWorker:
@@ -144,6 +153,10 @@ class _PrepWorker:
         metrics.worker_restarts.labels(name, "prep")
         self.task: _Task | None = None
         self._since = self.child.pulse.mark()
+        self._start_seconds = 0.0
+        """What its last start took."""
+        self._left_at: Mark | None = None
+        """When it was seen that nobody waits for its task any more."""
         self._was_late = self._is_ending = False
 
     @property
@@ -156,20 +169,25 @@ class _PrepWorker:
         return self.is_up and self.task is None
 
     def take_next(self) -> None:
-        """Start the next task, if there is one."""
-        self.task = self._pool.next_task()
+        """Start the next task, if it is idle and there is one."""
+        if not self.is_idle:
+            return
+        self.task = self._pool.queue.take(self._pool.num_ready)
         if self.task is not None:
-            self._since = self.child.pulse.mark()
+            self._since, self._left_at = self.child.pulse.mark(), None
             self.child.send(self.task.message)
 
     def end_if_late(self, timeout: float) -> None:
-        """Kill the process when its task takes longer than it may, or when it gives no sign of life: `lost` tells the
-        caller. That a process is stopped is no fault of the picture that it has in hand.
+        """Kill the process when its task takes longer than it may, when it gives no sign of life, or when nobody has
+        waited for its task for as long as the process takes to start; `lost` tells the caller. How long a decode would
+        go on is not known: ended then, it wastes at most twice what knowing would have. That a process is stopped is
+        no fault of the picture that it has in hand.
         """
         pulse = self.child.pulse
         spent = pulse.spent(self._since)
         is_late = spent > timeout if self.task is not None else not self.is_ready and spent > START_SECONDS
         trouble = pulse.trouble(is_starting=not self.is_ready) or ("is late" if is_late else "")
+        trouble = trouble or ("does what nobody waits for" if self._is_left() else "")
         if trouble and not self._is_ending and self.child.pid is not None:
             facts = {"child": self.child.name, "reason": trouble, "seconds": round(spent, 1)}
             log.warning("prep process is ended", extra=facts)
@@ -177,6 +195,14 @@ class _PrepWorker:
             self.child.kill()
         elif self.is_idle:
             self.take_next()  # it may have been passed over while it was silent
+
+    def _is_left(self) -> bool:
+        """True when nobody has waited for its task for long."""
+        if self.task is None or not self.task.done.done():
+            return False
+        pulse = self.child.pulse
+        self._left_at = self._left_at or pulse.mark()
+        return pulse.spent(self._left_at) > self._start_seconds
 
     def started(self) -> None:
         """Wait for its ChildReady."""
@@ -186,15 +212,23 @@ class _PrepWorker:
         """Settle the task in hand and take the next."""
         if isinstance(message, ChildReady):
             self.is_ready = True
+            self._start_seconds = self.child.pulse.spent(self._since)
         elif self.task is not None and not isinstance(message, Heartbeat):
-            task, self.task = self.task, None
-            if not task.done.done():
-                if isinstance(message, Refused):
-                    task.done.set_exception(error_of(message.code, message.message))
-                else:
-                    task.done.set_result(message)
-        if self.is_idle:
-            self.take_next()
+            self._settle(self.task, message)
+            self.task = None
+        # whoever had its header read asks for the picture in this turn of the loop: it is to be there for the choice
+        asyncio.get_running_loop().call_soon(self.take_next)
+
+    def _settle(self, task: _Task, message: Probed | Prepared | Refused) -> None:
+        self._pool.queue.give_back(task)
+        if isinstance(message, Prepared) and task.work is not None:
+            self._pool.decode_rate.note(task.work, message.seconds)
+        if task.done.done():
+            return
+        if isinstance(message, Refused):
+            task.done.set_exception(error_of(message.code, message.message))
+        else:
+            task.done.set_result(message)
 
     def lost(self, exit_code: int) -> None:
         """The picture in hand may be what ended the process, or not: one that did not hang has a second try.
@@ -204,7 +238,10 @@ class _PrepWorker:
         was_ended, was_late, self._was_late, self.is_ready = self._is_ending, self._was_late, False, False
         self._metrics.worker_restarts.labels(self.child.name, "prep").inc()
         task, self.task = self.task, None
-        if task is None or task.done.done():
+        if task is None:
+            return
+        self._pool.queue.give_back(task)
+        if task.done.done():
             return
         task.lost_with += 1
         facts = {"child": self.child.name, "exit_code": exit_code, "times": task.lost_with}

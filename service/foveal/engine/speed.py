@@ -17,6 +17,12 @@ KNOWN_SHARE, UNKNOWN_SHARE = 1 / 32, 1 / 256
 beside another's, some requests for small ones would else seem to fill the server before one of them was read."""
 MEMORY_IMAGES = 16
 """About so many of the last tell how large the next is expected to be."""
+MEMORY_FINDS, FIRST_SHARE = 32, 0.5
+"""About so many of the last tell whether the next is worth reading; before the first, this many are taken to be."""
+LEAST_SHARE = 1 / 16
+"""To read and hash a picture costs about this part of what encoding a small one does."""
+READ_ALL_THE_SAME = 8
+"""Every so manieth body is read in any case, or nobody would learn that pictures come again."""
 
 
 class Speed:
@@ -76,3 +82,22 @@ class TypicalSizes:
         own = self._callers.get(caller)
         size, share = (own, KNOWN_SHARE) if own is not None else (self._all, UNKNOWN_SHARE)
         return min(size.tokens, max(SMALL_TOKENS, int(self._max_tokens * share)))
+
+
+class Finds:
+    """How many of the pictures that came while the server was full were in the cache or under way."""
+
+    def __init__(self) -> None:
+        self._share = FIRST_SHARE
+        self._passed_over = 0
+
+    def note(self, found: bool) -> None:
+        """One was looked up."""
+        self._share += (found - self._share) / MEMORY_FINDS
+
+    def is_worth_reading(self) -> bool:
+        """True if the next body may well be found; now and then in any case."""
+        if self._share >= LEAST_SHARE:
+            return True
+        self._passed_over = (self._passed_over + 1) % READ_ALL_THE_SAME
+        return not self._passed_over

@@ -52,13 +52,14 @@ class Prepare(msgspec.Struct, tag=True, frozen=True):
 
 
 class Probed(msgspec.Struct, tag=True, frozen=True):
-    """Upright size in pixels, and what the bytes are."""
+    """Upright size in pixels, what the bytes are, and how much work decoding will be (vision/work.py)."""
 
     id: int
     format: str
     width: int
     height: int
     seconds: float
+    work: int = 0
 
 
 class Prepared(msgspec.Struct, tag=True, frozen=True):

@@ -45,7 +45,7 @@ class Prep:
     def _probe(self, message: Probe) -> Probed:
         started = perf_counter()
         found = probe(self._images.view(message.image), message.max_pixels)
-        return Probed(message.id, found.format, found.width, found.height, perf_counter() - started)
+        return Probed(message.id, found.format, found.width, found.height, perf_counter() - started, found.work)
 
     def _prepare(self, message: Prepare) -> Prepared:
         started = perf_counter()

@@ -138,9 +138,8 @@ def stored_orientation(image: Image.Image) -> int:
     return _orientation(lambda: image)
 
 
-def png_orientation(data: memoryview) -> int:
-    """The same for a PNG, whose chunk for it may stand anywhere in the file."""
-    chunks = png.orientation_chunks(data)
+def png_orientation(chunks: bytes | None) -> int:
+    """The same for the chunks that `png.survey` found."""
     return _orientation(lambda: PngImagePlugin.PngImageFile(io.BytesIO(chunks))) if chunks else 1
 
 

@@ -10,6 +10,8 @@ from foveal.errors import Undecodable
 
 MAX_BLOCKS_BEFORE, MAX_BLOCKS = 100_000, 2_000_000
 """Blocks have parts of up to 255 bytes; a file of tiny ones would take a minute."""
+MAX_RATIO = 4096
+"""Pixels of one byte at most: a code of 12 bits is a string of less than 4096."""
 _TRAILER, _EXTENSION, _FRAME = 0x3B, 0x21, 0x2C
 
 
@@ -19,6 +21,12 @@ def check_start(data: memoryview) -> None:
         _hop(data, _FRAME, MAX_BLOCKS_BEFORE)
     except IndexError:
         return
+
+
+def check_frame(width: int, height: int, num_bytes: int) -> None:
+    """Raise Undecodable where a first frame of this size cannot lie in so many bytes."""
+    if width * height > MAX_RATIO * num_bytes:
+        raise Undecodable(f"the GIF image is truncated: {num_bytes} bytes cannot hold {width} x {height} pixels")
 
 
 def check_end(data: memoryview) -> None:

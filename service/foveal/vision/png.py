@@ -19,9 +19,16 @@ _TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 _ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
 MAX_CHUNKS = 100_000
 """Sixty megabytes in pieces of 600 bytes. Each is a step in Python: a file of empty ones would take a minute."""
+MAX_ORIENTING_CHUNKS, MAX_ORIENTING_BYTES = 8, 1 << 20
+"""Metadata beyond that are not read for an orientation; real ones are one block of some kilobytes."""
+MAX_RATIO = 1032
+"""What deflate makes of one byte at most: two bits for 258."""
+_ROW_SLACK, _SLACK_BYTES = 16, 64 << 10
+"""What compressed pixels may have more than twice the pixels: some encoders flush behind each row."""
 _INFLATE_PIECE_BYTES = 1 << 20
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, step across, step down of each pass."""
+_NO_END = "the PNG image is truncated: its end is missing"
 _EMPTY_IDAT = b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
 
 
@@ -32,6 +39,11 @@ class Header(NamedTuple):
     height: int
     depth: int
     color: int
+
+    @property
+    def pixel_bits(self) -> int:
+        """Bits of a pixel before compression."""
+        return self.depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(self.color, 1)
 
 
 def header(data: memoryview) -> Header:
@@ -55,7 +67,7 @@ def pixel_chunks(data: memoryview) -> bytes:
                 raise Undecodable("the PNG image is damaged: a checksum does not match")
             parts.append(chunk)
     if kind != b"IEND":
-        raise Undecodable("the PNG image is truncated: its end is missing")
+        raise Undecodable(_NO_END)
     return b"".join(parts)
 
 
@@ -81,7 +93,7 @@ def check_pixel_data(data: memoryview) -> None:
 def _pixel_bytes(data: memoryview) -> int:
     """Bytes of all rows before compression: a filter byte, then samples; of seven passes when interlaced."""
     head = header(data)
-    bits = head.depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(head.color, 1)
+    bits = head.pixel_bits
     passes = _ADAM7 if data[28] else ((0, 0, 1, 1),)
     total = 0
     for x, y, across, down in passes:
@@ -90,13 +102,35 @@ def _pixel_bytes(data: memoryview) -> int:
     return total
 
 
-def orientation_chunks(data: memoryview) -> bytes | None:
-    """A PNG without pixels that holds the chunks which may name an orientation; None when there are none.
+def survey(data: memoryview) -> bytes | None:
+    """Hop over the chunks once, without inflating any. Raises Undecodable where their lengths alone tell that the file
+    is cut off, or that its compressed pixels are too few or far too many for a picture of its size.
 
-    They may also stand behind the pixels, where a reader of the header alone would not look.
+    Returns a PNG without pixels that holds the chunks which may name an orientation, or None when there are none. They
+    may also stand behind the pixels, where a reader of the header alone would not look.
     """
-    parts = [chunk for kind, chunk in _chunks(data) if _may_orient(kind, chunk)]
-    return b"".join([data[:33], *parts, _EMPTY_IDAT]) if parts else None
+    kind, compressed = b"", 0
+    orienting: list[memoryview] = []
+    for kind, chunk in _chunks(data):
+        if kind == b"IDAT":
+            compressed += len(chunk) - 12
+        elif len(orienting) < MAX_ORIENTING_CHUNKS and _may_orient(kind, chunk):
+            orienting.append(chunk)
+    if kind != b"IEND":
+        raise Undecodable(_NO_END)
+    _check_compressed(compressed, data)
+    return b"".join([data[:33], *orienting, _EMPTY_IDAT]) if orienting else None
+
+
+def _check_compressed(compressed: int, data: memoryview) -> None:
+    head, needed = header(data), _pixel_bytes(data)
+    what = f"its {compressed} bytes of compressed pixels"
+    if compressed * MAX_RATIO < needed:
+        raise Undecodable(f"the PNG image is truncated: {what} cannot hold {head.width} x {head.height} pixels")
+    if compressed > 2 * needed + _ROW_SLACK * head.height + _SLACK_BYTES:
+        raise Undecodable(
+            f"the PNG image is damaged: {what} are far more than {head.width} x {head.height} pixels take"
+        )
 
 
 def visible_key(key: int | tuple[int, ...], head: Header) -> int | tuple[int, ...]:
@@ -113,6 +147,8 @@ def visible_key(key: int | tuple[int, ...], head: Header) -> int | tuple[int, ..
 
 
 def _may_orient(kind: bytes, chunk: memoryview) -> bool:
+    if len(chunk) > MAX_ORIENTING_BYTES:
+        return False
     return kind == b"eXIf" or (kind in _TEXT_CHUNKS and bytes(chunk[8:40]).startswith(_ORIENTATION_TEXTS))
 
 

@@ -69,6 +69,20 @@ def header(data: memoryview) -> Header:
     return Header(kind, width, height, largest, end + 1)
 
 
+def check_length(data: memoryview, head: Header) -> None:
+    """Raise Undecodable where there are fewer bytes than the samples that the header names take at least."""
+    if head.kind == 1:
+        least = head.num_samples
+    elif head.kind in _TEXT_KINDS:
+        least = 2 * head.num_samples - 1
+    elif head.kind in _BIT_KINDS:
+        least = head.height * -(-head.width // 8)
+    else:
+        least = head.num_samples * (1 if head.largest < 256 else 2)
+    if len(data) - head.start < least:
+        _refuse("its samples end early")
+
+
 def pixels(data: memoryview, head: Header) -> Pixels:
     """RGB [height, width, 3]; a view of `data` where the samples are what is wanted. Raises Undecodable, TooLarge."""
     samples = _text_samples(data, head) if head.kind in _TEXT_KINDS else _binary_samples(data, head)

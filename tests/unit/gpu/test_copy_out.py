@@ -31,7 +31,7 @@ def test_the_largest_value_of_an_item_decides(peak: float, dtype: str, kind: str
     items: Any = [SimpleNamespace(output=Output(kind, dtype), embedding=place) for _ in range(2)]  # type: ignore[arg-type]
     layout: Any = SimpleNamespace(tokens=lambda: [slice(0, 2), slice(2, 4)], num_tokens=4)
     peaks = np.array([1, 2, 1, peak], np.float32)
-    results: Any = SimpleNamespace(peaks=peaks, pooled=np.ones((2, 4), np.float32))
+    results: Any = SimpleNamespace(row_absmax=peaks, pooled=np.ones((2, 4), np.float32))
     place.length = 4 * np.dtype(np.float32 if dtype == "float32" else np.float16).itemsize
     found = settle(layout, items, results, np.zeros(16, np.uint8))
     assert [(i, found_code) for i, found_code, _ in found] == ([(1, code)] if code else [])

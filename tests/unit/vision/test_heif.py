@@ -36,7 +36,7 @@ def test_alpha_is_blended_over_the_background(drawing, background) -> None:
 
 def test_the_first_picture_of_many_is_taken(drawing) -> None:
     data = heic(drawing, drawing.transpose(Image.Transpose.ROTATE_180), drawing.resize((20, 20)))
-    assert probe(data, 10**6) == ("HEIC", 48, 32)
+    assert probe(data, 10**6)[:3] == ("HEIC", 48, 32)
     assert np.abs(decode(data, WHITE, 10**6).astype(int) - np.asarray(drawing)).mean() < 12
 
 

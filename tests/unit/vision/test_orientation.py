@@ -39,7 +39,7 @@ def test_all_eight_orientations_come_out_upright(drawing, encode, kind, orientat
     format, options = EXACT[kind]
     data = encode(drawing, format, exif=exif(orientation), **options)
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert probe(data, 10**6) == (format, *expected.size)
+    assert probe(data, 10**6)[:3] == (format, *expected.size)
     pixels = decode(data, WHITE, 10**6)
     assert np.array_equal(pixels, np.asarray(expected))
     assert pixels.flags.c_contiguous
@@ -77,13 +77,13 @@ def test_a_picture_is_turned_as_its_container_says_and_once(drawing, encode, for
     tagged = drawing.copy()
     tagged.getexif()[0x0112] = orientation
     upright = ImageOps.exif_transpose(tagged)
-    assert probe(data, 10**6) == (format, *upright.size)
+    assert probe(data, 10**6)[:3] == (format, *upright.size)
     assert np.abs(decode(data, WHITE, 10**6).astype(int) - np.asarray(upright)).mean() < 12
 
 
 def test_a_picture_taken_with_two_lenses_is_turned_too(drawing, encode) -> None:
     data = encode(drawing, "MPO", save_all=True, append_images=[drawing], exif=exif(8))
-    assert probe(data, 10**6) == ("JPEG", 32, 48)
+    assert probe(data, 10**6)[:3] == ("JPEG", 32, 48)
     assert decode(data, WHITE, 10**6).shape == (48, 32, 3)
 
 
@@ -92,14 +92,14 @@ def test_the_exif_chunk_of_a_png_may_stand_behind_the_pixels(drawing, encode) ->
     body = b"eXIf" + exif(8).tobytes().removeprefix(b"Exif\0\0")
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     data = data[:-12] + chunk + data[-12:]
-    assert probe(data, 10**6) == ("PNG", 32, 48)
+    assert probe(data, 10**6)[:3] == ("PNG", 32, 48)
     assert np.array_equal(decode(data, WHITE, 10**6), np.asarray(drawing.transpose(Image.Transpose.ROTATE_90)))
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 255, 65535])
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
 def test_an_orientation_that_does_not_exist_turns_nothing(drawing, encode, format, orientation) -> None:
-    assert probe(encode(drawing, format, exif=exif(orientation)), 10**6) == (format, 48, 32)
+    assert probe(encode(drawing, format, exif=exif(orientation)), 10**6)[:3] == (format, 48, 32)
 
 
 def reseal(data: bytes) -> bytes:
@@ -124,5 +124,5 @@ def test_bad_exif_never_fails_a_good_picture(drawing, encode, format, damage) ->
         "checksum": good[: at + 8] + b"\x7f" + good[at + 9 :],
     }[damage]
     broken = broken if damage == "checksum" else reseal(broken)
-    assert probe(broken, 10**6) == probe(good, 10**6)
+    assert probe(broken, 10**6)[:3] == probe(good, 10**6)[:3]
     assert np.array_equal(decode(broken, WHITE, 10**6), decode(good, WHITE, 10**6))

@@ -45,7 +45,7 @@ def test_the_high_bits_of_every_sample_come_out(
     largest = 1 if kind in (1, 4) else largest
     samples = samples_of(kind, width, height, largest, seed)
     data = file_of(kind, width, height, largest, samples, gap)
-    assert probe(data, 10**6) == ("PPM", width, height)
+    assert probe(data, 10**6)[:3] == ("PPM", width, height)
     values = 1 - samples if kind in (1, 4) else samples
     eight = np.round(values / largest * 255) if largest < 256 else np.round(values / largest * 65535).astype(int) >> 8
     expected = np.broadcast_to(eight.reshape(height, width, -1), (height, width, 3))
