@@ -27,6 +27,8 @@ class Course:
 
     under_way: str = ""
     stages: list[Stage] = field(default_factory=list)
+    pixels: int = 0
+    """Of the picture as sent, once its header is read."""
     mode: str = ""
     """How its pack ran: graph, static (the same buffers on a CPU) or eager; empty before that."""
     budget: int = 0

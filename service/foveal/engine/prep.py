@@ -20,6 +20,9 @@ from foveal.types import PixelPlan
 
 log = logging.getLogger(__name__)
 
+MAX_LEAD_PROBES = 64.0
+"""How many headers more than its share a caller may have had read and have it remembered."""
+
 START_SECONDS = 60.0
 """A process that is not ready by then hangs."""
 
@@ -40,6 +43,8 @@ class _Task:
     done: asyncio.Future[Probed | Prepared]
     queue: TurnQueue[_Task]
     caller: str
+    cost: float = 1.0
+    """What of its caller's share it uses: pixels, for pictures."""
     lost_with: int = 0
     """Processes that ended with it in hand."""
 
@@ -49,8 +54,8 @@ class PrepPool:
 
     def __init__(self, size: int, program: Program, max_pixels: int, timeout: float, metrics: Metrics) -> None:
         self._max_pixels, self._timeout = max_pixels, timeout
-        self._probes: TurnQueue[_Task] = TurnQueue()
-        self._prepares: TurnQueue[_Task] = TurnQueue()
+        self._probes: TurnQueue[_Task] = TurnQueue(MAX_LEAD_PROBES)
+        self._prepares: TurnQueue[_Task] = TurnQueue(float(max_pixels))
         self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
         self._last_id = self._probed = 0
         metrics.prep_queue_items.set_function(lambda: len(self._probes) + len(self._prepares))
@@ -86,14 +91,18 @@ class PrepPool:
     async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size from the header; raises the refusal."""
         message = Probe(self._next_id(), image.span, self._max_pixels)
-        return cast(Probed, await self._do(_Task(message, (image,), _future(), self._probes, demand.caller)))
+        probed = cast(Probed, await self._do(_Task(message, (image,), _future(), self._probes, demand.caller)))
+        demand.course.pixels = probed.width * probed.height
+        return probed
 
     async def prepare(
         self, image: Block, rows: Block, plan: PixelPlan, background: tuple[int, int, int], demand: Demand
     ) -> Prepared:
         """Write the patch rows of the picture into `rows`; raises the refusal."""
         message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
-        return cast(Prepared, await self._do(_Task(message, (image, rows), _future(), self._prepares, demand.caller)))
+        cost = float(demand.course.pixels + plan.height * plan.width)  # decoded, and written
+        task = _Task(message, (image, rows), _future(), self._prepares, demand.caller, cost)
+        return cast(Prepared, await self._do(task))
 
     def next_task(self) -> _Task | None:
         """The first task whose caller is still there: headers before pictures, but not for ever."""
@@ -109,11 +118,11 @@ class PrepPool:
         """Queue a task once more whose process ended. It takes its caller's next turn: who sends what ends processes
         has no more of them than before.
         """
-        task.queue.put_back(task.caller, task)
+        task.queue.put_back(task.caller, task, task.cost)
         self._wake()
 
     async def _do(self, task: _Task) -> Probed | Prepared:
-        task.queue.put(task.caller, task)
+        task.queue.put(task.caller, task, task.cost)
         self._wake()
         try:
             return await task.done

@@ -8,11 +8,11 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveal.engine.filling import Pack
 from foveal.engine.ladder import Attention, Ladder
 from foveal.engine.packing import (
     AGEING_SECONDS,
     DEADLINE_STEPS,
-    Pack,
     least_finish,
     next_pack,
 )
