@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from foveal.engine.course import Stage
 from foveal.engine.demand import Demand
@@ -25,13 +25,15 @@ from foveal.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+LEAST_WAIT_SECONDS = 0.001
+"""A timer is not asked for less: it could come a rounding too early, again and again."""
+
 
 class Batcher:
     """Collects the items of all callers and keeps the workers busy."""
 
-    def __init__(self, max_wait_seconds: float, metrics: Metrics) -> None:
-        self._max_wait = max_wait_seconds
-        self._metrics = metrics
+    def __init__(self, max_wait_seconds: float, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_wait, self._metrics, self._clock = max_wait_seconds, metrics, clock
         self._queue = WaitingQueue()
         self._entries: set[Entry] = set()
         self._workers: Sequence[Worker] = ()
@@ -49,7 +51,7 @@ class Batcher:
 
     async def encode(self, item: Item, demand: Demand) -> Timings:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
-        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), demand)
+        entry = Entry(item, asyncio.get_running_loop().create_future(), self._clock(), demand)
         self._queue.put(entry)
         self._entries.add(entry)
         try:
@@ -71,13 +73,13 @@ class Batcher:
         Nothing waits between here and the copy to the device, so this is where who is gone or late is left out: late
         entries that the loop was too busy to tell, too.
         """
-        late = self._queue.pop_late(time.monotonic())
+        late = self._queue.pop_late(self._clock())
         _fail(late, DeadlineExceeded, "the deadline passed while this image waited for a worker")
         if not any(worker.is_hopeful for worker in self._workers):
             gone = self._queue.pop_all()
             _fail(gone, Unavailable, "no worker is left to encode this image; try again later")
         while self._queue and (worker := self._next_worker()) is not None:
-            now = time.monotonic()
+            now = self._clock()
             if self._collects(worker, now):
                 break
             if (chosen := self._chosen(worker, now)) is not None:
@@ -165,7 +167,7 @@ class Batcher:
 
     def _next_worker(self) -> Worker | None:
         """The worker that should take a pack and would end it first; ties rotate."""
-        now = time.monotonic()
+        now = self._clock()
         able = [worker for worker in self._workers if worker.can_take and not self._is_early(worker, now)]
         if not able:
             return None
@@ -198,7 +200,7 @@ class Batcher:
 
     def _wake_in(self, seconds: float) -> None:
         """Pump then, unless that is done earlier anyway."""
-        loop = asyncio.get_running_loop()
+        loop, seconds = asyncio.get_running_loop(), max(seconds, LEAST_WAIT_SECONDS)
         if self._wakes is None or self._wakes.when() > loop.time() + seconds:
             if self._wakes is not None:
                 self._wakes.cancel()

@@ -7,6 +7,7 @@ entry passes from one to the other. Of each caller only the first of each order 
 - Callers whose first steady entries have one priority are in the order of their fair shares (`fairness`), and only the
   first of them competes with those of other priorities, by priority and age.
 - First near entries compete by themselves: a near deadline is about that entry.
+- Of four packs one goes to the first steady entry by age and priority alone, if that starves.
 
 Here age counts from when the caller was last served, if that is later than the entry's arrival.
 """
@@ -22,7 +23,7 @@ from itertools import chain, islice
 
 from foveal.engine.caller_queue import CallerQueue, order_key
 from foveal.engine.demand import nobody
-from foveal.engine.fairness import FairShares
+from foveal.engine.fairness import STARVED_SECONDS, TURNS_BY_SHARE, FairShares
 from foveal.engine.items import Entry
 from foveal.engine.packing import DEADLINE_SECONDS, MAX_CONSIDERED, urgency
 from foveal.engine.sorted_items import SortedItems, some
@@ -43,6 +44,9 @@ class WaitingQueue:
         self._levels: dict[int, SortedItems[CallerQueue]] = {}
         self._level_order: SortedItems[int] = SortedItems()
         self._near: SortedItems[CallerQueue] = SortedItems()
+        self._by_age: SortedItems[CallerQueue] = SortedItems()
+        self._passed = 0
+        """Packs since one had an entry of the caller who is first by age and priority alone."""
         self._agenda: SortedItems[Entry] = SortedItems()
         self._now = -math.inf
 
@@ -109,6 +113,8 @@ class WaitingQueue:
     def take(self, entries: Sequence[Entry], now: float) -> None:
         """Take out entries that go to a worker, on their callers' accounts."""
         tokens: Counter[str] = Counter()
+        eldest = self._by_age.first
+        self._passed = 0 if eldest in {self._caller_of[entry] for entry in entries} else self._passed + 1
         for entry in entries:
             caller = self._caller_of[entry]
             caller.served = now
@@ -120,6 +126,8 @@ class WaitingQueue:
 
     def _first(self, now: float) -> Entry | None:
         """The entry that goes next."""
+        if (starved := self._starved(now)) is not None:
+            return starved
         level, near = self._level_order.first, self._near.first
         steady = None if level is None else self._levels[level].first
         if steady is None:
@@ -130,6 +138,14 @@ class WaitingQueue:
         hurried = some(near.near.first)
         is_first = urgency(hurried, near.since(hurried), now) > urgency(head, steady.since(head), now)
         return hurried if is_first else head
+
+    def _starved(self, now: float) -> Entry | None:
+        """The first entry by age and priority alone, where the shares have passed it over for too long."""
+        eldest = self._by_age.first
+        if eldest is None or self._passed < TURNS_BY_SHARE:
+            return None
+        head = some(eldest.steady.first)
+        return head if now - eldest.since(head) >= STARVED_SECONDS else None
 
     def _companions(self, first: Entry, now: float, most: int) -> Iterator[Entry]:
         """The others: higher priorities first, and those of one priority by their callers' shares."""
@@ -212,9 +228,12 @@ class WaitingQueue:
                 levels[left] = None
             if head is not None:
                 finish = self._shares.account(caller.name) + head.num_tokens
+                self._by_age.put(caller, order_key(head, caller.since(head), self._now, is_near=False))
                 self._levels.setdefault(head.priority, SortedItems()).put(caller, finish)
                 levels[head.priority] = None
-            elif hurried is None and self._callers.pop(caller.name, None) is not None:
+            else:
+                self._by_age.discard(caller)
+            if head is None and hurried is None and self._callers.pop(caller.name, None) is not None:
                 self._shares.leave(caller.name)
         for level in levels:
             self._rank_level(level)
