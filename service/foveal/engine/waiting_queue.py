@@ -2,12 +2,12 @@
 
 No call looks at all that waits. An entry's urgency grows with age for all alike, and faster while its deadline is near.
 So the entries of a caller are in two orders that time does not change, *steady* and *near*, and an agenda says when an
-entry passes from one to the other. Of each caller only the first of each order competes:
+entry passes from one to the other. Of each caller only the first entries compete:
 
-- Callers whose first steady entries have one priority are in the order of their fair shares (`fairness`), and only the
-  first of them competes with those of other priorities, by priority and age.
-- First near entries compete by themselves: a near deadline is about that entry.
-- Of four packs one goes to the first steady entry by age and priority alone, if that starves.
+- Callers whose first entries have one priority are in the order of their fair shares (`fairness`), and only the first
+  of them competes with those of other priorities, by priority and age.
+- First near entries compete by themselves as well: a near deadline is about that entry.
+- Of four packs one goes to the first entry by age and priority alone, if that starves.
 
 Here age counts from when the caller was last served, if that is later than the entry's arrival.
 """
@@ -18,10 +18,9 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from heapq import heappop, heappush, heapreplace
 from itertools import chain, islice
 
-from foveal.engine.caller_queue import CallerQueue, order_key
+from foveal.engine.caller_queue import CallerQueue, in_turns, order_key
 from foveal.engine.demand import nobody
 from foveal.engine.fairness import STARVED_SECONDS, TURNS_BY_SHARE, FairShares
 from foveal.engine.items import Entry
@@ -129,14 +128,14 @@ class WaitingQueue:
         if (starved := self._starved(now)) is not None:
             return starved
         level, near = self._level_order.first, self._near.first
-        steady = None if level is None else self._levels[level].first
-        if steady is None:
-            return None if near is None else near.near.first
-        head = some(steady.steady.first)
+        if level is None:
+            return None
+        caller = some(self._levels[level].first)
+        head = some(caller.first(now))
         if near is None:
             return head
         hurried = some(near.near.first)
-        is_first = urgency(hurried, near.since(hurried), now) > urgency(head, steady.since(head), now)
+        is_first = urgency(hurried, near.since(hurried), now) > urgency(head, caller.since(head), now)
         return hurried if is_first else head
 
     def _starved(self, now: float) -> Entry | None:
@@ -144,28 +143,13 @@ class WaitingQueue:
         eldest = self._by_age.first
         if eldest is None or self._passed < TURNS_BY_SHARE:
             return None
-        head = some(eldest.steady.first)
+        head = some(eldest.first(now))
         return head if now - eldest.since(head) >= STARVED_SECONDS else None
 
     def _companions(self, first: Entry, now: float, most: int) -> Iterator[Entry]:
-        """The others: higher priorities first, and those of one priority by their callers' shares."""
-        seconds: list[tuple[int, float, int, Entry, Iterator[Entry]]] = []  # what follows the first of its caller's
-        for i, caller in enumerate(self._in_turn(most)):
-            entries, finish = caller.in_order(now), self._shares.account(caller.name)
-            if caller is self._caller_of[first]:
-                entries, finish = (entry for entry in entries if entry is not first), finish + first.num_tokens
-            entry = next(entries, None)
-            if entry is None:
-                continue
-            turn = -entry.priority, finish + entry.num_tokens
-            while seconds and seconds[0] < turn:
-                yield _step(seconds)
-            yield entry
-            following = next(entries, None)
-            if following is not None:
-                heappush(seconds, (-following.priority, turn[1] + following.num_tokens, i, following, entries))
-        while seconds:
-            yield _step(seconds)
+        """The others: near deadlines and higher priorities first, and those of one priority by their shares."""
+        accounts = ((caller, self._shares.account(caller.name)) for caller in self._in_turn(most))
+        return (entry for entry in in_turns(accounts, now) if entry is not first)
 
     def _in_turn(self, most: int) -> Iterable[CallerQueue]:
         """Callers: those with near deadlines, then by priority and share."""
@@ -217,7 +201,7 @@ class WaitingQueue:
         """Put callers where their first entries belong, or forget them."""
         levels: dict[int, None] = {}
         for caller in callers:
-            hurried, head = caller.near.first, caller.steady.first
+            hurried, head = caller.near.first, caller.first(self._now)
             if hurried is None:
                 self._near.discard(caller)
             else:
@@ -233,7 +217,7 @@ class WaitingQueue:
                 levels[head.priority] = None
             else:
                 self._by_age.discard(caller)
-            if head is None and hurried is None and self._callers.pop(caller.name, None) is not None:
+            if head is None and self._callers.pop(caller.name, None) is not None:
                 self._shares.leave(caller.name)
         for level in levels:
             self._rank_level(level)
@@ -245,16 +229,5 @@ class WaitingQueue:
             del self._levels[priority]
             self._level_order.discard(priority)
         else:
-            head = some(caller.steady.first)
+            head = some(caller.first(self._now))
             self._level_order.put(priority, order_key(head, caller.since(head), self._now, is_near=False))
-
-
-def _step(turns: list[tuple[int, float, int, Entry, Iterator[Entry]]]) -> Entry:
-    """The entry whose turn it is; the next of its caller's takes its place."""
-    _, finish, i, entry, entries = turns[0]
-    following = next(entries, None)
-    if following is None:
-        heappop(turns)
-    else:
-        heapreplace(turns, (-following.priority, finish + following.num_tokens, i, following, entries))
-    return entry

@@ -57,9 +57,9 @@ class SimulatedWorker:
 
     is_hopeful = True
 
-    def __init__(self, batcher: Callable[[], Batcher], ladder: Ladder = CPU, depth: int = 1) -> None:
+    def __init__(self, batcher: Callable[[], Batcher], early: list[float], ladder: Ladder, depth: int) -> None:
         self.name, self.ladder, self.depth = "simulated", ladder, depth
-        self.sent: list[SentPack] = []
+        self._early, self._ends = early, 0.0
         self._batcher = batcher
         self._packs: list[SentPack] = []
 
@@ -72,13 +72,16 @@ class SimulatedWorker:
         return sum(pack.milliseconds for pack in self._packs)
 
     def send(self, pack: SentPack) -> None:
-        self.sent.append(pack)
         self._packs.append(pack)
         if len(self._packs) == 1:
             self._run()
+        else:
+            self._early.append(self._ends - asyncio.get_running_loop().time())
 
     def _run(self) -> None:
-        asyncio.get_running_loop().call_later(self._packs[0].milliseconds / 1000, self._end)
+        loop = asyncio.get_running_loop()
+        self._ends = loop.time() + self._packs[0].milliseconds / 1000
+        loop.call_at(self._ends, self._end)
 
     def _end(self) -> None:
         pack = self._packs[0]
