@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foveal.bench.mixture import plans
+from foveal.engine.filling import Pack
 from foveal.engine.ladder import Attention, Ladder
-from foveal.engine.packing import Pack, next_pack, predicted_milliseconds
+from foveal.engine.packing import next_pack, predicted_milliseconds
 from foveal.types import PixelPlan, TokenBudget
 
 POWERS_OF_TWO = tuple(2**n for n in range(6, 14))

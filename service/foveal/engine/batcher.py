@@ -1,7 +1,7 @@
 """`Batcher`: the queue between prepared items and workers.
 
-Entries wait here until a worker can take a pack; then packing chooses from all that wait. Whoever takes entries
-settles them: each future is resolved exactly once, also when a worker dies or a pack fails.
+Entries wait until a worker can take a pack (`waiting_queue`); then packing chooses from those whose turn is near.
+Whoever takes entries settles them: each future is resolved exactly once, also when a worker dies or a pack fails.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from foveal.engine.course import Stage
 from foveal.engine.demand import Demand
-from foveal.engine.fairness import fair_order
+from foveal.engine.filling import Pack
 from foveal.engine.items import Entry, Item, Timings
-from foveal.engine.packing import Pack, least_finish, next_pack, predicted_milliseconds
+from foveal.engine.packing import LONG_MILLISECONDS, least_finish, next_pack, predicted_milliseconds
 from foveal.engine.sent import SentPack
+from foveal.engine.sorted_items import some
+from foveal.engine.waiting_queue import WaitingQueue
 from foveal.engine.worker import Worker
 from foveal.errors import DeadlineExceeded, Draining, FovealError, Unavailable, error_of
 from foveal.ipc.messages import PackDone, PackFailed
@@ -24,18 +26,25 @@ from foveal.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+LEAST_WAIT_SECONDS = 0.001
+"""A timer is not asked for less: it could come a rounding too early, again and again."""
+
 
 class Batcher:
     """Collects the items of all callers and keeps the workers busy."""
 
-    def __init__(self, max_wait_seconds: float, metrics: Metrics) -> None:
-        self._max_wait = max_wait_seconds
-        self._metrics = metrics
-        self._queue: list[Entry] = []
+    def __init__(self, max_wait_seconds: float, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_wait, self._metrics, self._clock = max_wait_seconds, metrics, clock
+        self._queue = WaitingQueue()
         self._entries: set[Entry] = set()
         self._workers: Sequence[Worker] = ()
         self._turn = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._wakes: asyncio.TimerHandle | None = None
+        self._ends: dict[str, float] = {}
+        """When each worker is expected to end what it was given."""
+        # asked when somebody looks: these change with each arrival
+        metrics.queue_items.set_function(lambda: len(self._queue))
+        metrics.queue_tokens.set_function(lambda: self._queue.num_tokens)
 
     def serve(self, workers: Sequence[Worker]) -> None:
         """The workers that packs go to."""
@@ -43,68 +52,62 @@ class Batcher:
 
     async def encode(self, item: Item, demand: Demand) -> Timings:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
-        entry = Entry(item, asyncio.get_running_loop().create_future(), time.monotonic(), demand)
-        self._queue.append(entry)
+        entry = Entry(item, asyncio.get_running_loop().create_future(), self._clock(), demand)
+        self._queue.put(entry)
         self._entries.add(entry)
         try:
             self.pump()
             return await entry.done
-        except BaseException:  # its caller left, or it failed: what waits is fewer than before
+        finally:  # its caller may have left: then nothing of it waits any more
             entry.done.cancel()  # without effect on a settled one
-            self._drop_unwanted()
-            self._show()
-            raise
-        finally:
+            self._queue.discard(entry)
             self._entries.discard(entry)
 
     def stop(self) -> None:
         """Tell everyone who still waits that the server has stopped."""
-        for entry in self._entries:
-            if entry.is_wanted:
-                entry.done.set_exception(Draining("the server stopped before this image was encoded; try again"))
-        self._queue = []
+        self._queue.pop_all()
+        _fail(self._entries, Draining, "the server stopped before this image was encoded; try again")
 
     def pump(self) -> None:
         """Give every worker that can take one its next pack. Decides without awaiting.
 
-        Nothing waits between here and the copy to the device, so this is where who is gone or late is left out.
+        Nothing waits between here and the copy to the device, so this is where who is gone or late is left out: late
+        entries that the loop was too busy to tell, too.
         """
-        self._drop_late(time.monotonic())
+        late = self._queue.pop_late(self._clock())
+        _fail(late, DeadlineExceeded, "the deadline passed while this image waited for a worker")
         if not any(worker.is_hopeful for worker in self._workers):
-            self._give_up()
+            gone = self._queue.pop_all()
+            _fail(gone, Unavailable, "no worker is left to encode this image; try again later")
         while self._queue and (worker := self._next_worker()) is not None:
-            now = time.monotonic()
+            now = self._clock()
             if self._collects(worker, now):
                 break
-            pack = self._chosen(worker, now)
-            entries = self._taken(pack, now)
-            cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
-            worker.send(SentPack(entries, pack.num_tokens, pack.budget, pack.reason, now, cost))
-            _tell(entries, "encode")
-        self._show()
+            if (chosen := self._chosen(worker, now)) is not None:
+                self._send(worker, *chosen, now)
 
-    def _chosen(self, worker: Worker, now: float) -> Pack:
-        """The next pack. Should choosing fail, the oldest entry goes alone: one bug must not stop everyone."""
+    def _chosen(self, worker: Worker, now: float) -> tuple[Pack, list[Entry]] | None:
+        """The next pack and its entries; None if everyone has just left.
+
+        Should choosing fail, the oldest entry goes alone: one bug must not stop everyone.
+        """
         try:
-            pack = next_pack(self._queue, worker.ladder, now, fair_order(self._queue, now))
-            assert pack is not None, "nothing was chosen of what waits: this is a bug"
-            return pack
+            candidates = self._queue.candidates(now)
+            pack = next_pack(candidates, worker.ladder, now, range(len(candidates)))
+            return None if pack is None else (pack, [candidates[i] for i in pack.members])
         except Exception:
             log.critical("no pack could be chosen: this is a bug", exc_info=True)
-            tokens = self._queue[0].num_tokens
-            budget = worker.ladder.smallest_for(tokens, 1)
-            return Pack((0,), tokens, budget, "" if budget else "oversize")
+            oldest = some(self._queue.oldest)
+            budget = worker.ladder.smallest_for(oldest.num_tokens, 1)
+            return Pack((0,), oldest.num_tokens, budget, "" if budget else "oversize"), [oldest]
 
-    def _taken(self, pack: Pack, now: float) -> tuple[Entry, ...]:
-        """Take a pack's entries from the queue; whoever was served has the next turn after all others."""
-        entries = tuple(self._queue[i] for i in pack.members)
-        taken = set(pack.members)
-        self._queue = [entry for i, entry in enumerate(self._queue) if i not in taken]
-        served = {entry.caller for entry in entries}
-        for entry in self._queue:
-            if entry.caller in served:
-                entry.turn = now
-        return entries
+    def _send(self, worker: Worker, pack: Pack, entries: list[Entry], now: float) -> None:
+        self._queue.take(entries, now)
+        cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
+        begins = self._ends.get(worker.name, now) if worker.outstanding_milliseconds else now
+        self._ends[worker.name] = max(begins, now) + cost / 1000
+        worker.send(SentPack(tuple(entries), pack.num_tokens, pack.budget, pack.reason, now, cost))
+        _tell(entries, "encode")
 
     def settle(self, worker: Worker, pack: SentPack, result: PackDone | PackFailed | None) -> None:
         """Resolve the futures of a pack: done, failed, or lost with its worker (None)."""
@@ -148,46 +151,66 @@ class Batcher:
             return
         for entry in entries:
             entry.max_company = len(entries) // 2
-        self._queue[:0] = entries
-        _tell(entries, "queue")
+        self._put_back(entries)
 
     def _run_elsewhere(self, entries: Sequence[Entry]) -> None:
         """Queue a lost worker's entries again, once."""
         for entry in entries:
             entry.lost_with += 1
             entry.max_company = 1  # whoever ended the worker must not take others with it again
-            if entry.lost_with > 1 and entry.is_wanted:
-                entry.done.set_exception(Unavailable("the workers that encoded this image were lost; try again"))
-        self._queue[:0] = entries
-        _tell(entries, "queue")
+        lost_twice = [entry for entry in entries if entry.lost_with > 1]
+        _fail(lost_twice, Unavailable, "the workers that encoded this image were lost; try again")
+        self._put_back(entries)
 
-    def _give_up(self) -> None:
-        """Tell everyone who waits that no worker is expected back."""
-        for entry in self._queue:
-            entry.done.set_exception(Unavailable("no worker is left to encode this image; try again later"))
-        self._queue = []
+    def _put_back(self, entries: Sequence[Entry]) -> None:
+        wanted = [entry for entry in entries if entry.is_wanted]
+        self._queue.put_back(wanted)
+        _tell(wanted, "queue")
 
     def _next_worker(self) -> Worker | None:
-        """The worker that can take a pack and would end it first; ties rotate."""
-        able = [worker for worker in self._workers if worker.can_take]
+        """The worker that should take a pack and would end it first; ties rotate."""
+        now = self._clock()
+        able = [worker for worker in self._workers if worker.can_take and not self._is_early(worker, now)]
         if not able:
             return None
         self._turn += 1
-        waiting = sum(entry.num_tokens for entry in self._queue)
+        waiting = self._queue.num_tokens
         costs = [worker.ladder.cover(min(waiting, worker.ladder.max_tokens)) for worker in able]
         return able[least_finish([worker.outstanding_milliseconds for worker in able], costs, self._turn)]
 
+    def _is_early(self, worker: Worker, now: float) -> bool:
+        """True while a worker that could take one more pack is long busy without it; wakes up when it is not.
+
+        What is given to it now goes before all who come until then, however small and urgent.
+        """
+        if not (worker.outstanding_milliseconds and worker.ladder.is_measured):
+            return False
+        left = self._ends.get(worker.name, now) - now - LONG_MILLISECONDS / 1000
+        if left > 0:
+            self._wake_in(left)
+        return left > 0
+
     def _collects(self, worker: Worker, now: float) -> bool:
         """True while --max-wait-ms lets more arrive; wakes up when it is over."""
-        oldest = min(entry.arrival for entry in self._queue)
-        tokens = sum(entry.num_tokens for entry in self._queue)
-        left = oldest + self._max_wait - now
-        if self._max_wait <= 0 or left <= 0 or tokens >= worker.ladder.max_tokens:
+        oldest = self._queue.oldest
+        if self._max_wait <= 0 or oldest is None or self._queue.num_tokens >= worker.ladder.max_tokens:
             return False
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(left, self.pump)
-        return True
+        left = oldest.arrival + self._max_wait - now
+        if left > 0:
+            self._wake_in(left)
+        return left > 0
+
+    def _wake_in(self, seconds: float) -> None:
+        """Pump then, unless that is done earlier anyway."""
+        loop, seconds = asyncio.get_running_loop(), max(seconds, LEAST_WAIT_SECONDS)
+        if self._wakes is None or self._wakes.when() > loop.time() + seconds:
+            if self._wakes is not None:
+                self._wakes.cancel()
+            self._wakes = loop.call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = None
+        self.pump()
 
     def _count(self, worker: Worker, pack: SentPack, result: PackDone) -> None:
         m = self._metrics
@@ -204,19 +227,12 @@ class Batcher:
             if result.mode == "graph":
                 m.graph_replays.labels(worker.name, str(pack.budget.tokens)).inc()
 
-    def _drop_unwanted(self) -> None:
-        self._queue = [entry for entry in self._queue if entry.is_wanted]
 
-    def _drop_late(self, now: float) -> None:
-        """Leave out who is gone, and who could not be answered in time where the loop was too busy to tell them."""
-        for entry in self._queue:
-            if entry.is_wanted and entry.demand.is_late(now):
-                entry.done.set_exception(DeadlineExceeded("the deadline passed while this image waited for a worker"))
-        self._drop_unwanted()
-
-    def _show(self) -> None:
-        self._metrics.queue_items.set(len(self._queue))
-        self._metrics.queue_tokens.set(sum(entry.num_tokens for entry in self._queue))
+def _fail(entries: Iterable[Entry], kind: type[FovealError], message: str) -> None:
+    """Tell those who still wait for these entries, each by an error of its own."""
+    for entry in entries:
+        if entry.is_wanted:
+            entry.done.set_exception(kind(message))
 
 
 def _tell(entries: Sequence[Entry], stage: str) -> None:

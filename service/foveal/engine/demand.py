@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from foveal.engine.course import Course
+from foveal.engine.sorted_items import SortedItems, some
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +23,10 @@ class Asker:
     """When it must be done, of time.monotonic()."""
 
 
+def nobody() -> None:
+    """Is told of a change where nobody needs to know."""
+
+
 class Demand:
     """As urgent as the most urgent of those who wait, and late only when all of them are."""
 
@@ -27,11 +35,17 @@ class Demand:
         self.priority = 0
         self.deadline: float | None = None
         """The first deadline of those who wait."""
+        self.last_deadline: float | None = None
+        """When nobody's deadline is still to come; None where one of them has none."""
         self.course = Course()
         """How far the image has come."""
-        self.last_deadline: float | None = None
-        """The last one, after which nobody waits; None where someone waits without one."""
-        self._askers: list[Asker] = []
+        self.changed: Callable[[], None] = nobody
+        """Called after each change: the queue that it waits in puts it into another place."""
+        # a crowd may wait for one image: whoever joins or leaves must not look at all the others
+        self._askers: OrderedDict[Asker, None] = OrderedDict()
+        self._by_priority: SortedItems[Asker] = SortedItems()
+        self._by_deadline: SortedItems[Asker] = SortedItems()
+        self._by_last: SortedItems[Asker] = SortedItems()
         for asker in askers:
             self.join(asker)
 
@@ -42,12 +56,18 @@ class Demand:
 
     def join(self, asker: Asker) -> None:
         """One more wants it."""
-        self._askers.append(asker)
+        self._askers[asker] = None
+        self._by_priority.put(asker, -asker.priority)
+        deadline = math.inf if asker.deadline is None else asker.deadline
+        self._by_deadline.put(asker, deadline)
+        self._by_last.put(asker, -deadline)
         self._sum_up()
 
     def leave(self, asker: Asker) -> None:
         """One of those who joined wants it no longer. The last one's wishes stay as they were."""
-        self._askers.remove(asker)
+        del self._askers[asker]
+        for order in (self._by_priority, self._by_deadline, self._by_last):
+            order.discard(asker)
         if self._askers:
             self._sum_up()
 
@@ -56,8 +76,10 @@ class Demand:
         return self.last_deadline is not None and now >= self.last_deadline
 
     def _sum_up(self) -> None:
-        self.caller = self._askers[0].caller
-        self.priority = max(asker.priority for asker in self._askers)
-        ends = [asker.deadline for asker in self._askers if asker.deadline is not None]
-        self.deadline = min(ends, default=None)
-        self.last_deadline = max(ends) if len(ends) == len(self._askers) else None
+        before = self.caller, self.priority, self.deadline, self.last_deadline
+        self.caller = next(iter(self._askers)).caller
+        self.priority = some(self._by_priority.first).priority
+        self.deadline = some(self._by_deadline.first).deadline
+        self.last_deadline = some(self._by_last.first).deadline
+        if before != (self.caller, self.priority, self.deadline, self.last_deadline):
+            self.changed()

@@ -75,8 +75,6 @@ class Entry:
     done: asyncio.Future[Timings]
     arrival: float
     demand: Demand = field(default_factory=Demand)
-    turn: float = 0.0
-    """When its caller was last served."""
     lost_with: int = 0
     """Workers that died with it; it runs again once."""
     max_company: int = 1 << 30

@@ -3,7 +3,8 @@
 A pack is chosen when a worker can start it, from everything that waits then. The most urgent entry always goes.
 The others and the budget are chosen so that all that waits is expected to cost least: the measured time of this
 run, and the estimated time of what it leaves behind. Of equal choices the one with more tokens wins, and of equal
-fillings the one with more urgent entries.
+fillings the one with more urgent entries. Where runs are long, as on a CPU, a choice is equal only if it is not longer:
+a small picture does not ride with a large one that saves nothing by it.
 
 How long an entry can wait: urgency is priority + seconds waited + at most DEADLINE_STEPS for a near deadline. So
 another goes before it as the most urgent only if it arrived within AGEING_SECONDS x (its lead in priority +
@@ -14,9 +15,9 @@ priorities and no deadlines these are the entries that were there before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from foveal.engine.filling import TIE_SHARE, Candidate, Pack, cheapest_filling
 from foveal.engine.ladder import Ladder
 from foveal.types import TokenBudget
 
@@ -28,10 +29,10 @@ DEADLINE_STEPS = 4.0
 """Steps of priority that a deadline is worth when it has come."""
 MAX_CONSIDERED = 128
 """Entries that one decision looks at; those behind are looked at by the next."""
-MAX_TRIED = 16
-"""Budgets that one decision fills, of those that could cost least."""
-TIE_SHARE = 0.05
-"""Predicted times that differ by less than this share are equal: measurements differ as much."""
+LONG_MILLISECONDS = 100.0
+"""Companions make a pack longer than this, or than its first entry alone, only where that saves time: who comes next
+waits for it, and so do those in it.
+"""
 
 
 class Packable(Protocol):
@@ -62,16 +63,6 @@ class Packable(Protocol):
         """Items that its pack may have."""
 
 
-@dataclass(frozen=True)
-class Pack:
-    """Places in the queue of the entries that run together; no budget means eager, and why."""
-
-    members: tuple[int, ...]
-    num_tokens: int
-    budget: TokenBudget | None
-    reason: str = ""
-
-
 def next_pack(
     entries: Sequence[Packable], ladder: Ladder, now: float, order: Sequence[int] | None = None
 ) -> Pack | None:
@@ -90,7 +81,9 @@ def next_pack(
         tokens = entries[first].num_tokens
         return Pack((first,), tokens, ladder.budgets[ladder.cheapest_for(tokens, 1)])
     sizes = [tokens for i in order if (tokens := entries[i].num_tokens) <= ladder.max_tokens]
-    return _cheapest(_companions(entries, order, ladder), sizes, ladder)
+    pool = _companions(entries, order, ladder)
+    cost, pack = cheapest_filling(pool, sizes, ladder)
+    return _not_long(entries, pool, sizes, ladder, cost, pack) if ladder.is_measured else pack
 
 
 def predicted_milliseconds(members: Sequence[Packable], budget: TokenBudget | None, ladder: Ladder) -> float:
@@ -127,92 +120,46 @@ def urgency(entry: Packable, since: float, now: float) -> float:
     return steps
 
 
-class _Candidate(NamedTuple):
-    place: int
-    tokens: int
-
-
-def _companions(entries: Sequence[Packable], order: Sequence[int], ladder: Ladder) -> list[_Candidate]:
+def _companions(entries: Sequence[Packable], order: Sequence[int], ladder: Ladder) -> list[Candidate]:
     """The most urgent entry and those behind it that could join; any of them together respect max_company."""
     first = entries[order[0]]
     room = min(ladder.max_items, first.max_company)
     space = ladder.max_tokens - first.num_tokens
-    pool = [_Candidate(order[0], first.num_tokens)]
+    pool = [Candidate(order[0], first.num_tokens)]
     for i in order[1:]:
         if len(pool) >= room:
             break
         if entries[i].num_tokens <= space and entries[i].max_company >= room:
-            pool.append(_Candidate(i, entries[i].num_tokens))
+            pool.append(Candidate(i, entries[i].num_tokens))
     return pool
 
 
-def _cheapest(pool: Sequence[_Candidate], sizes: Sequence[int], ladder: Ladder) -> Pack:
-    """The pack with the least cost of itself and of what it leaves. Tries budgets by what they could cost at best."""
-    waiting = sum(sizes)
-    rate = ladder.rate_for(waiting / len(sizes))
+def _not_long(
+    entries: Sequence[Packable],
+    pool: Sequence[Candidate],
+    sizes: Sequence[int],
+    ladder: Ladder,
+    cost: float,
+    pack: Pack,
+) -> Pack:
+    """This pack, the cheapest; or one that is not long, where that costs no more."""
 
-    def cost_with(k: int, tokens: int) -> float:
-        rest = waiting - tokens
-        return ladder.costs[k] + max(ladder.cover(rest), rest * rate)
+    def milliseconds(*places: int, budget: TokenBudget | None) -> float:
+        return predicted_milliseconds([entries[i] for i in places], budget, ladder)
 
-    sums = _reachable_sums(pool, ladder.max_tokens)
-    options: list[tuple[float, int, int]] = []
-    for k, budget in enumerate(ladder.budgets):
-        if budget.tokens >= pool[0].tokens and budget.items:
-            fullest = (sums[-1] & ((2 << budget.tokens) - 1)).bit_length() - 1
-            options.append((cost_with(k, fullest), -fullest, k))
-    options.sort()
-    best: tuple[float, int, Pack] | None = None
-    for cost, fullest, k in options[:MAX_TRIED]:
-        if best is not None and best[:2] <= (cost, fullest):
-            break
-        budget = ladder.budgets[k]
-        members = _members(pool, sums, -fullest)
-        if len(members) > budget.items:
-            members = max(_filled(pool, budget), _filled(_by_size(pool), budget), key=_total)
-        tokens = _total(members)
-        k = ladder.cheapest_for(tokens, len(members))
-        cost = cost_with(k, tokens)
-        if best is None or (cost, -tokens) < best[:2]:
-            best = cost, -tokens, Pack(tuple(m.place for m in members), tokens, ladder.budgets[k])
-    assert best is not None, "the most urgent entry fits no budget: this is a bug"
-    return best[2]
-
-
-def _reachable_sums(pool: Sequence[_Candidate], most: int) -> list[int]:
-    """After each candidate, a set bit for every total of tokens that the pool up to it can make with its first."""
-    mask = (2 << most) - 1
-    reachable = [1 << pool[0].tokens]
-    for candidate in pool[1:]:
-        last = reachable[-1]
-        reachable.append((last | (last << candidate.tokens)) & mask)
-    return reachable
-
-
-def _members(pool: Sequence[_Candidate], sums: Sequence[int], tokens: int) -> list[_Candidate]:
-    """Candidates that make exactly this total, from as short a head of the pool as can make it."""
-    members: list[_Candidate] = [pool[0]]
-    for i in range(len(pool) - 1, 0, -1):
-        if not sums[i - 1] >> tokens & 1:
-            members.append(pool[i])
-            tokens -= pool[i].tokens
-    return members
-
-
-def _filled(pool: Sequence[_Candidate], budget: TokenBudget) -> list[_Candidate]:
-    """The first candidate, then whatever fits in the order given."""
-    members: list[_Candidate] = []
-    tokens = 0
-    for candidate in pool:
-        if tokens + candidate.tokens <= budget.tokens and len(members) < budget.items:
-            members.append(candidate)
-            tokens += candidate.tokens
-    return members
-
-
-def _by_size(pool: Sequence[_Candidate]) -> list[_Candidate]:
-    return [pool[0], *sorted(pool[1:], key=lambda candidate: candidate.tokens, reverse=True)]
-
-
-def _total(members: Sequence[_Candidate]) -> int:
-    return sum(candidate.tokens for candidate in members)
+    first = pool[0]
+    own = ladder.budgets[ladder.cheapest_for(first.tokens, 1)]
+    most = max(LONG_MILLISECONDS, milliseconds(first.place, budget=own))
+    if milliseconds(*pack.members, budget=pack.budget) <= most:
+        return pack
+    smallest = (ladder.budgets[ladder.cheapest_for(candidate.tokens, 1)] for candidate in pool)
+    short = [
+        candidate
+        for candidate, budget in zip(pool, smallest, strict=True)
+        if candidate is first or milliseconds(candidate.place, budget=budget) <= LONG_MILLISECONDS
+    ]
+    longest = max(LONG_MILLISECONDS, ladder.costs[ladder.budgets.index(own)])
+    other_cost, other = cheapest_filling(short, sizes, ladder, longest)
+    assert pack.budget is not None, "a pack without a budget has one member: this is a bug"
+    saved = other_cost - cost
+    return other if saved <= TIE_SHARE * ladder.costs[ladder.budgets.index(pack.budget)] else pack

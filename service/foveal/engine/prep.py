@@ -22,6 +22,9 @@ from foveal.types import PixelPlan
 
 log = logging.getLogger(__name__)
 
+MAX_LEAD_PROBES = 64.0
+"""How many headers more than its share a caller may have had read and have it remembered."""
+
 START_SECONDS = 60.0
 """A process that is not ready by then hangs."""
 

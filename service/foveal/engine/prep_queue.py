@@ -1,10 +1,11 @@
 """`PrepQueue`: which task a free prep process takes next. Decides by counts alone, without clocks or processes.
 
-Three lanes, in each of which callers take turns. *Headers* go first, so that refusals do not wait for decoding, but not
-for ever. *Large* pictures, by the work that their headers tell, hold all processes but one: what must be decoded to
-be known can then hold up its own kind only. Where small and large ones wait, small ones go first until they have had
-as much work as the last large one took; then it is the turn of a large one. So neither keeps the other out, and with
-a single process, which cannot be kept free, a small one waits for one large one at most.
+Three lanes, in each of which callers have fair shares: of headers by their number, of pictures by their work. *Headers*
+go first, so that refusals do not wait for decoding, but not for ever. *Large* pictures, by the work that their headers
+tell, hold all processes but one: what must be decoded to be known can then hold up its own kind only. Where small and
+large ones wait, small ones go first until they have had as much work as the last large one took; then it is the turn of
+a large one. So neither keeps the other out, and with a single process, which cannot be kept free, a small one waits for
+one large one at most.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ LARGE_WORK = 48_000_000
 HEADERS_IN_A_ROW = 8
 """A header takes a fraction of a picture's time and tells whether to refuse, so headers go first; but where they come
 faster than they are read, pictures that were admitted must not wait behind all of them."""
+
+MAX_LEAD_HEADERS = 64.0
+"""How many headers more than its share a caller may have had read and have it remembered."""
+MAX_LEAD_WORK = 64_000_000.0
+"""The same for the work of decoding."""
 
 
 class Task(Protocol):
@@ -43,9 +49,9 @@ class PrepQueue(Generic[T]):
     """Tasks that wait, and how many large ones are in hand. Whoever takes one tells when it is no longer in hand."""
 
     def __init__(self) -> None:
-        self._headers: TurnQueue[T] = TurnQueue()
-        self._small: TurnQueue[T] = TurnQueue()
-        self._large: TurnQueue[T] = TurnQueue()
+        self._headers: TurnQueue[T] = TurnQueue(MAX_LEAD_HEADERS)
+        self._small: TurnQueue[T] = TurnQueue(MAX_LEAD_WORK)
+        self._large: TurnQueue[T] = TurnQueue(MAX_LEAD_WORK)
         self._large_in_hand = self._headers_taken = self._small_first = 0
 
     def __len__(self) -> int:
@@ -53,11 +59,11 @@ class PrepQueue(Generic[T]):
 
     def put(self, task: T) -> None:
         """Queue a task behind its caller's others of the lane."""
-        self._lane(task).put(task.caller, task)
+        self._lane(task).put(task.caller, task, task.work or 1)
 
     def put_back(self, task: T) -> None:
         """Queue one that was in hand before its caller's others."""
-        self._lane(task).put_back(task.caller, task)
+        self._lane(task).put_back(task.caller, task, task.work or 1)
 
     def discard(self, task: T) -> None:
         """Forget one that nobody wants any more; without effect on one that was taken."""

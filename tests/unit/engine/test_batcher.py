@@ -19,6 +19,7 @@ from foveal.ipc.arena import Arena
 from foveal.ipc.messages import PackDone, PackFailed
 from foveal.metrics import Metrics
 from foveal.types import GridTHW, Output, TokenBudget
+from tests.fakes import value_of
 
 LADDER = Ladder((TokenBudget(64, 8, 1.0), TokenBudget(128, 8, 2.0)))
 
@@ -158,7 +159,7 @@ async def test_entries_of_gone_callers_are_not_packed(worker: FakeWorker) -> Non
     await asyncio.sleep(0)
     stage.settle(worker, done())
     assert [entry.num_tokens for entry in worker.packs[0].entries] == [30]
-    assert stage.metrics.queue_items._value.get() == 0
+    assert value_of(stage.metrics.queue_items) == 0 == value_of(stage.metrics.queue_tokens)
     stage.settle(worker, done())
     await asyncio.gather(*running, stays)
 

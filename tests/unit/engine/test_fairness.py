@@ -1,103 +1,147 @@
-"""Turns: a crowd delays others by a bounded number of packs, and nothing is lost or starved."""
+"""Fair shares of cost: equal use over any time in which callers wait, no credit for idling, nobody starved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.engine.fairness import TurnQueue, fair_order
-from foveal.engine.ladder import Ladder
-from foveal.engine.packing import next_pack
-from foveal.types import TokenBudget
+from foveal.engine.fairness import STARVED_SECONDS, FairShares, TurnQueue
 
-LADDER = Ladder((TokenBudget(64, 4), TokenBudget(256, 4)))
-
-
-@dataclass(frozen=True)
-class Waiting:
-    caller: str
-    num_tokens: int = 64
-    arrival: float = 0.0
-    turn: float = 0.0
-    priority: int = 0
-    deadline: float | None = None
-    max_company: int = 1 << 30
-    num_patches: int = 0
+LEAD = 1000.0
+costs = st.lists(st.integers(1, 100), min_size=1, max_size=5)
+puts = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), max_size=40)
 
 
-callers = st.sampled_from(["a", "b", "c", "d"])
-crowds = st.lists(
-    st.builds(Waiting, callers, st.integers(1, 400), st.floats(0, 50), st.just(0.0), st.integers(-2, 2)), max_size=40
-)
+def named(*tasks: str, cost: float = 1.0) -> TurnQueue[str]:
+    """A queue of tasks that begin with their caller's name."""
+    queue: TurnQueue[str] = TurnQueue(LEAD)
+    for task in tasks:
+        queue.put(task[0], task, cost)
+    return queue
 
 
-def step(queue: list[Waiting], now: float) -> tuple[list[Waiting], list[Waiting]]:
-    """One pack as the batcher takes it: who was served has a new turn. Returns (taken, left)."""
-    pack = next_pack(queue, LADDER, now, fair_order(queue, now))
-    assert pack is not None
-    taken = [queue[i] for i in pack.members]
-    served = {entry.caller for entry in taken}
-    rest = [entry for i, entry in enumerate(queue) if i not in set(pack.members)]
-    return taken, [replace(entry, turn=now) if entry.caller in served else entry for entry in rest]
-
-
-@given(crowds)
-def test_an_order_has_each_place_once_and_one_of_each_caller_first(queue: list[Waiting]) -> None:
-    order = fair_order(queue, 60.0)
-    assert sorted(order) == list(range(len(queue)))
-    heads = {queue[i].caller for i in order[: len({entry.caller for entry in queue})]}
-    assert heads == {entry.caller for entry in queue}
-
-
-@given(st.lists(st.integers(1, 30), max_size=6), st.lists(st.integers(1, 400), min_size=1, max_size=8))
-def test_a_single_image_waits_for_one_pack_of_each_other_caller(crowd: list[int], sizes: list[int]) -> None:
-    """Others keep as many images waiting as they like, of any size, and were all there before."""
-    queue = [
-        Waiting(f"bulk-{c}", sizes[(c + i) % len(sizes)], arrival=i / 1000)
-        for c, count in enumerate(crowd)
-        for i in range(count)
-    ]
-    queue.append(Waiting("interactive", arrival=1.0))
-    packs, now = 0, 1.0
-    while any(entry.caller == "interactive" for entry in queue):
-        now += 0.1
-        taken, queue = step(queue, now)
-        packs += 1
-        queue += [Waiting(entry.caller, entry.num_tokens, arrival=now) for entry in taken]  # the crowd never ends
-        queue = [entry for entry in queue if entry.caller != "interactive" or entry.arrival == 1.0]
-        if any(entry.caller == "interactive" for entry in taken):
-            break
-    assert packs <= len(crowd) + 1
-
-
-@given(crowds)
-def test_everyone_is_served_in_the_end(queue: list[Waiting]) -> None:
-    now = 60.0
-    for _ in range(len(queue)):
-        if queue:
-            now += 0.1
-            _, queue = step(queue, now)
-    assert not queue
-
-
-def test_within_one_caller_the_older_goes_first_and_priority_before_that() -> None:
-    queue = [Waiting("a", arrival=2.0), Waiting("a", arrival=1.0), Waiting("a", arrival=2.0, priority=5)]
-    assert fair_order(queue, 3.0) == [2, 1, 0]
-
-
-def test_a_lead_in_priority_beats_a_turn_until_age_outweighs_it() -> None:
-    low, high = Waiting("a", arrival=0.0), Waiting("b", arrival=1.0, priority=3, turn=1.0)
-    assert fair_order([low, high], 1.0) == [1, 0]
-    assert fair_order([low, replace(high, arrival=5.0, turn=5.0)], 5.0) == [0, 1]
-
-
-def test_tasks_alternate_between_callers() -> None:
-    queue: TurnQueue[str] = TurnQueue()
-    for task in ("a1", "a2", "a3", "b1"):
-        queue.put(task[0], task)
+def test_tasks_of_equal_cost_alternate_between_callers() -> None:
+    queue = named("a1", "a2", "a3", "b1")
     queue.discard("a", "a2")
     queue.discard("c", "c1")
     assert queue.all() == ["a1", "a3", "b1"] and len(queue) == 3
     assert [queue.take() for _ in range(4)] == ["a1", "b1", "a3", None]
+
+
+def test_a_small_task_goes_before_all_large_ones_that_wait() -> None:
+    queue = named("a1", "a2", "b1", "b2", cost=64.0)
+    assert queue.take() == "a1"
+    queue.put("s", "s1", 1.0)
+    assert queue.take() == "s1"
+    queue.put("s", "s2", 1.0)
+    assert queue.take() == "s2", "two small ones are less than one large one"
+
+
+def test_a_task_that_is_put_back_goes_first_of_its_callers_and_is_paid_for_again() -> None:
+    queue = named("a1", "a2", "b1")
+    assert queue.take() == "a1"
+    queue.put_back("a", "a1")
+    assert [queue.take() for _ in range(4)] == ["b1", "a1", "a2", None]
+
+
+@given(puts, st.lists(st.integers(0, 39), max_size=10))
+def test_each_task_that_is_not_discarded_comes_once_in_the_order_of_its_callers(
+    tasks: list[tuple[str, int]], discarded: list[int]
+) -> None:
+    queue: TurnQueue[tuple[str, int]] = TurnQueue(LEAD)
+    for number, (caller, cost) in enumerate(tasks):
+        queue.put(caller, (caller, number), cost)
+    for number in discarded:
+        if number < len(tasks):
+            queue.discard(tasks[number][0], (tasks[number][0], number))
+    left = [(caller, i) for i, (caller, _) in enumerate(tasks) if i not in discarded]
+    assert len(queue) == len(left)
+    taken = [task for _ in left if (task := queue.take()) is not None]
+    assert sorted(taken) == sorted(left) and queue.take() is None and len(queue) == 0
+    for caller in "abcd":
+        assert [t for t in taken if t[0] == caller] == [t for t in left if t[0] == caller]
+
+
+@given(st.lists(costs, min_size=2, max_size=6), st.integers(1, 300))
+def test_callers_who_always_wait_use_the_same_within_a_task_of_each(sizes: list[list[int]], rounds: int) -> None:
+    queue: TurnQueue[tuple[int, int]] = TurnQueue(LEAD)
+    sent: Counter[int] = Counter()
+
+    def send(caller: int) -> None:
+        cost = sizes[caller][sent[caller] % len(sizes[caller])]
+        queue.put(str(caller), (caller, sent[caller]), cost)
+        sent[caller] += 1
+
+    for caller in range(len(sizes)):
+        send(caller)
+        send(caller)
+    used: Counter[int] = Counter()
+    for _ in range(rounds):
+        task = queue.take()
+        assert task is not None
+        caller, number = task
+        used[caller] += sizes[caller][number % len(sizes[caller])]
+        send(caller)
+    for a in range(len(sizes)):
+        for b in range(len(sizes)):
+            assert abs(used[a] - used[b]) <= max(sizes[a]) + max(sizes[b])
+
+
+@given(st.integers(1, 100), st.integers(2, 6), st.integers(0, 50))
+def test_idling_saves_nothing_up(cost: int, crowd: int, rounds: int) -> None:
+    """Who comes after any number of rounds has no more of the next ones than those who were there."""
+    queue: TurnQueue[tuple[str, int]] = TurnQueue(LEAD)
+    numbers = iter(range(10_000))
+    for _ in range(2):
+        for caller in range(crowd):
+            queue.put(str(caller), (str(caller), next(numbers)), cost)
+    for _ in range(rounds):
+        task = queue.take()
+        assert task is not None
+        queue.put(task[0], (task[0], next(numbers)), cost)
+    for _ in range(10):
+        queue.put("new", ("new", next(numbers)), cost)
+    taken = [task[0] for _ in range(2 * (crowd + 1)) if (task := queue.take()) is not None]
+    assert 1 <= taken.count("new") <= 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 100)), max_size=100))
+def test_nobody_is_remembered_once_nothing_waits(tasks: list[tuple[int, int]]) -> None:
+    queue: TurnQueue[int] = TurnQueue(LEAD)
+    for number, (caller, cost) in enumerate(tasks):
+        queue.put(str(caller), number, cost)
+        if number % 3 == 2:
+            queue.take()
+    while queue.take() is not None:
+        pass
+    assert len(queue._shares) == 0
+
+
+def test_newcomers_without_end_do_not_starve_a_large_task() -> None:
+    """Twice as many come as can be served, one task in each tenth of a second."""
+    now = 0.0
+    queue: TurnQueue[str] = TurnQueue(LEAD, lambda: now)
+    queue.put("large", "large", 500.0)
+    for number in range(2000):
+        queue.put(f"n{number}", f"n{number}", 1.0)
+        queue.put(f"m{number}", f"m{number}", 1.0)
+        if queue.take() == "large":
+            break
+        now += 0.1
+    assert STARVED_SECONDS <= now <= STARVED_SECONDS + 1.0
+
+
+@pytest.mark.parametrize("use", [1e6, 1e9])
+def test_use_far_beyond_a_share_is_not_paid_for_for_ever(use: float) -> None:
+    """Nor is a share that was not used remembered for ever: both within the lead and one piece of work."""
+    shares = FairShares(LEAD)
+    shares.join("greedy")
+    shares.join("starved")
+    for _ in range(10):
+        shares.charge({"greedy": use / 10})
+    assert shares.account("greedy") - shares.virtual_time <= max(LEAD, use / 10)
+    shares.charge({"starved": 1.0})
+    assert shares.account("starved") >= shares.virtual_time - LEAD

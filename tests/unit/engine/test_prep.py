@@ -8,13 +8,13 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from foveal.engine import prep as prep_module
 from foveal.engine.child import Program
 from foveal.engine.decode_rate import SHARE, DecodeRate
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.memory import Allocator
 from foveal.engine.prep import PrepPool
 from foveal.engine.prep_queue import LARGE_WORK
+from foveal.engine.pulse import WATCH_SECONDS, Pulse, Vitals
 from foveal.errors import DeadlineExceeded
 from foveal.ipc.arena import Arena, Block
 from foveal.ipc.messages import ChildReady, Prepare, Prepared, Probe, Probed
@@ -39,7 +39,9 @@ class FakeChild:
 
     name, pid, restarts = "prep-0", 1, 0
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.pulse = Pulse(clock.monotonic, lambda pid: Vitals("R", 0.0))
+        self.pulse.began(1)
         self.sent: list[Probe | Prepare] = []
         self.kills = 0
 
@@ -55,15 +57,23 @@ class Pooled:
 
     def __init__(self, size: int, block: Block) -> None:
         self.pool = PrepPool(size, Program("nothing", {}, {}), 1000, 20.0, Metrics(CollectorRegistry()))
-        self.block, self.children = block, [FakeChild() for _ in range(size)]
+        self.clock = Clock()
+        self.block, self.children = block, [FakeChild(self.clock) for _ in range(size)]
         for worker, child in zip(self.pool._workers, self.children, strict=True):
             worker.child = child  # type: ignore[assignment]
             worker.started()
             worker.received(ChildReady())
 
-    def prepare(self, work: int, deadline: float | None = None) -> asyncio.Task[Prepared]:
-        demand = Demand(Asker(deadline=deadline))
+    def prepare(self, work: int, deadline: float | None = None, caller: str = "") -> asyncio.Task[Prepared]:
+        demand = Demand(Asker(caller, deadline=deadline))
         return asyncio.create_task(self.pool.prepare(self.block, self.block, PLAN, (0, 0, 0), demand, work))
+
+    def let_pass(self, seconds: float) -> None:
+        """Time goes on, looked at as often as the watchdog looks."""
+        for _ in range(round(seconds / WATCH_SECONDS)):
+            self.clock.now += WATCH_SECONDS
+            for child in self.children:
+                child.pulse.look()
 
     def probe(self) -> asyncio.Task[Probed]:
         return asyncio.create_task(self.pool.probe(self.block, Demand(Asker())))
@@ -134,7 +144,7 @@ async def test_whose_header_was_read_goes_before_the_next_large_one_also_with_a_
 
 async def test_what_cannot_be_decoded_in_time_is_told_so_and_never_sent(block: Block) -> None:
     pooled = Pooled(1, block)
-    pooled.pool.pace.note(LARGE_WORK, 4.0)
+    pooled.pool.decode_rate.note(LARGE_WORK, 4.0)
     least = 4.0 * SHARE
     await turn()
     now = time.monotonic()
@@ -146,29 +156,25 @@ async def test_what_cannot_be_decoded_in_time_is_told_so_and_never_sent(block: B
     await end(ahead)
 
 
-async def test_a_decode_that_nobody_waits_for_is_ended_when_it_has_lasted_as_long_as_a_start(
-    block: Block, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(prep_module, "time", clock)
+async def test_a_decode_that_nobody_waits_for_is_ended_when_it_has_lasted_as_long_as_a_start(block: Block) -> None:
     pooled = Pooled(1, block)
     worker, child = pooled.pool._workers[0], pooled.children[0]
     worker.started()
     worker.is_ready = False
-    clock.now += 2.0  # the start
+    pooled.let_pass(2.0)  # the start
     worker.received(ChildReady())
     await turn()
     task = pooled.prepare(LARGE_WORK)
     await turn()
-    clock.now += 10.0
+    pooled.let_pass(10.0)
     worker.end_if_late(20.0)
     assert child.kills == 0  # somebody waits
     await end(task)
     worker.end_if_late(20.0)
-    clock.now += 1.9
+    pooled.let_pass(2.0)
     worker.end_if_late(20.0)
     assert child.kills == 0
-    clock.now += 0.2
+    pooled.let_pass(0.5)
     worker.end_if_late(20.0)
     worker.end_if_late(20.0)
     assert child.kills == 1
@@ -184,3 +190,15 @@ def test_the_decode_rate_tells_a_quarter_of_what_pictures_took_of_late() -> None
     for _ in range(500):
         rate.note(1000, 4.0)
     assert rate.least_seconds(1000) == pytest.approx(4 * SHARE)
+
+
+async def test_small_pictures_go_before_the_huge_ones_of_another_caller(block: Block) -> None:
+    """Turns count the work that headers tell, which is what decoding costs."""
+    pooled = Pooled(1, block)
+    await turn()
+    huge = [pooled.prepare(LARGE_WORK - 10_000, caller="huge") for _ in range(3)]
+    small = [pooled.prepare(50_000, caller="small") for _ in range(20)]
+    await turn()
+    taken = [task.caller for _ in range(22) if (task := pooled.pool.queue.take(1)) is not None]
+    assert taken == [*["small"] * 20, *["huge"] * 2]  # one was in hand before any other came
+    await end(*huge, *small)
