@@ -1,6 +1,6 @@
 """What the queue costs the api's loop: an arrival while workers are busy, and a pack chosen, with ever more waiting.
 
-    python -m tests.load.queue
+python -m tests.load.queue
 """
 
 from __future__ import annotations
