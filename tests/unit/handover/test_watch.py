@@ -125,7 +125,9 @@ async def test_nothing_is_left_open_when_the_watch_ends_in_the_middle_of_a_look(
         await until(lambda: not llm.num_open)
 
 
-@pytest.mark.parametrize("answer", [answers(500), answers(503), answers(200, b"x" * (2 << 20))], ids=str)
+@pytest.mark.parametrize(
+    "answer", [answers(500), answers(503), answers(200, b"x" * (2 << 20))], ids=["500", "503", "endless"]
+)
 async def test_one_that_connects_and_does_not_answer_is_down_after_two_looks_and_still_asked(answer: Any) -> None:
     async with fake_llm() as llm:
         llm.look = answer
