@@ -111,6 +111,8 @@ class Batcher:
 
     def settle(self, worker: Worker, pack: SentPack, result: PackDone | PackFailed | None) -> None:
         """Resolve the futures of a pack: done, failed, or lost with its worker (None)."""
+        left = max(worker.outstanding_milliseconds - pack.milliseconds, 0.0)
+        self._ends[worker.name] = self._clock() + left / 1000  # what was predicted wrongly does not add up
         match result:
             case PackDone():
                 self._count(worker, pack, result)

@@ -50,10 +50,10 @@ class Seen:
     """Seconds that packs were given to the worker before the one in its hands ended."""
 
 
-async def _serve(clients: Iterable[Client], seconds: float, ladder: Ladder, depth: int) -> Seen:
+async def _serve(clients: Iterable[Client], seconds: float, ladder: Ladder, depth: int, pace: float) -> Seen:
     loop, seen = asyncio.get_running_loop(), Seen()
     batcher = Batcher(0.0, Metrics(CollectorRegistry()), loop.time)
-    worker: Any = SimulatedWorker(lambda: batcher, seen.early, ladder, depth)
+    worker: Any = SimulatedWorker(lambda: batcher, seen.early, ladder, depth, pace)
     batcher.serve([worker])
 
     async def ask(client: Client) -> None:
@@ -70,8 +70,8 @@ async def _serve(clients: Iterable[Client], seconds: float, ladder: Ladder, dept
     return seen
 
 
-def serve(*clients: Client, seconds: float = 120.0, ladder: Ladder = CPU, depth: int = 1) -> Seen:
-    return run_virtually(_serve(clients, seconds, ladder, depth))
+def serve(*clients: Client, seconds: float = 120.0, ladder: Ladder = CPU, depth: int = 1, pace: float = 1.0) -> Seen:
+    return run_virtually(_serve(clients, seconds, ladder, depth, pace))
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -95,6 +95,13 @@ def test_a_worker_with_short_packs_has_two_in_hand_and_one_with_long_packs_only_
     short, long = serve(*crowd, seconds=5.0, ladder=GPU, depth=2), serve(*crowd, seconds=20.0, depth=2)
     assert max(short.early) > 0 and len(short.early) > 100
     assert 0.09 < max(long.early) < 0.11 and len(long.early) > 20
+
+
+def test_a_worker_that_is_faster_than_predicted_has_two_packs_in_hand_all_the_same() -> None:
+    """What is predicted wrongly does not add up: each pack but the first is there before the one before it ends."""
+    crowd = [Client(f"large-{i}", LARGE, 4) for i in range(8)]
+    seen = serve(*crowd, seconds=10.0, ladder=GPU, depth=2, pace=0.5)
+    assert len(seen.early) > 400 and min(seen.early[1:-1]) > 0.003
 
 
 def test_small_callers_do_not_take_the_share_of_large_ones() -> None:

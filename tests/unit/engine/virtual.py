@@ -53,13 +53,15 @@ def run_virtually(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class SimulatedWorker:
-    """Runs one pack after the other, each for its predicted time."""
+    """Runs one pack after the other, each for its predicted time or that times `pace`."""
 
     is_hopeful = True
 
-    def __init__(self, batcher: Callable[[], Batcher], early: list[float], ladder: Ladder, depth: int) -> None:
+    def __init__(
+        self, batcher: Callable[[], Batcher], early: list[float], ladder: Ladder, depth: int, pace: float
+    ) -> None:
         self.name, self.ladder, self.depth = "simulated", ladder, depth
-        self._early, self._ends = early, 0.0
+        self._early, self._ends, self._pace = early, 0.0, pace
         self._batcher = batcher
         self._packs: list[SentPack] = []
 
@@ -80,7 +82,7 @@ class SimulatedWorker:
 
     def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ends = loop.time() + self._packs[0].milliseconds / 1000
+        self._ends = loop.time() + self._pace * self._packs[0].milliseconds / 1000
         loop.call_at(self._ends, self._end)
 
     def _end(self) -> None:
