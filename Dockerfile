@@ -40,13 +40,14 @@ ARG TORCH_INDEX=""
 RUN python -m venv /opt/foveal
 ENV PATH=/opt/foveal/bin:$PATH
 COPY deploy/docker/constraints.txt /tmp/constraints.txt
+# such an index holds few versions of what torch needs: that comes from the usual one, below
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
-    pip install --quiet -c /tmp/constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH"
+    pip install --quiet -c /tmp/constraints.txt ${TORCH_INDEX:+--no-deps --index-url "$TORCH_INDEX"} "$TORCH"
 COPY --from=requirements /build/requirements.txt /tmp/requirements.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
-    pip install --quiet -c /tmp/constraints.txt -r /tmp/requirements.txt
+    pip install --quiet -c /tmp/constraints.txt "$TORCH" -r /tmp/requirements.txt
 
 FROM ${PYTHON_IMAGE} AS cuda-packages
 ARG TORCH

@@ -112,10 +112,24 @@ def announce(message: str, **facts: object) -> None:
 
     For what a program that started this one reads, such as the URL of `--port 0`.
     """
-    handlers = logging.getLogger().handlers
     record = logging.makeLogRecord({"name": "foveal", "levelname": "INFO", "msg": message, **facts})
-    formats = [handler.formatter for handler in handlers if isinstance(handler.formatter, JsonLines)]
-    print(formats[0].format(record) if formats else message, flush=True)
+    print(JsonLines().format(record) if _is_json() else message, flush=True)
+
+
+def refuse(message: str) -> None:
+    """Say on standard error why a command ends: a sentence, or a line of the log where that is JSON.
+
+    Somebody at a terminal gets the sentence alone.
+    """
+    if _is_json() and not sys.stderr.isatty():
+        logging.getLogger("foveal").critical("%s", message)
+    else:
+        print(f"foveal: {message}", file=sys.stderr)
+
+
+def _is_json() -> bool:
+    """True once `set_up` was told so."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:

@@ -228,6 +228,12 @@ def read_settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
+def log_format_asked_for(args: argparse.Namespace) -> Literal["json", "text"]:
+    """The log's form before settings are read, which may be refused: by flag or variable, else what goes without."""
+    asked = getattr(args, "log_format", None) or os.environ.get(PREFIX + "LOG_FORMAT", "").strip()
+    return "text" if asked == "text" else "json"
+
+
 def _config(args: argparse.Namespace) -> Path | None:
     """The file of settings; raises ConfigurationError for one that is not there."""
     variable = os.environ.get(PREFIX + "CONFIG", "")

@@ -81,3 +81,24 @@ def written(statement: str) -> list[dict[str, Any]]:
         [sys.executable, "-c", program + statement], capture_output=True, text=True, env=process_environment()
     )
     return [json.loads(line) for line in (run.stdout + run.stderr).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(["--token-budgets", "0"], "--token-budgets"), (["--model", "/no/such"], "/no/such"), (["--port", "x"], "--port")],
+    ids=["range", "model", "type"],
+)
+@pytest.mark.parametrize("form", ["json", "text", None])
+def test_what_a_server_is_refused_for_is_told_in_the_form_of_its_log(
+    flags: list[str], words: str, form: str | None
+) -> None:
+    asked = {} if form is None else {"FOVEAL_LOG_FORMAT": form}
+    command = [sys.executable, "-m", "foveal", "serve", "--port", "0", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, env=process_environment() | asked)
+    (line,) = (ended.stdout + ended.stderr).splitlines()[-1:]
+    assert ended.returncode == 2
+    if form == "text":
+        assert line.startswith("foveal: ") and words in line
+    else:
+        told = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+        assert told[-1]["level"] == "critical" and words in told[-1]["message"]

@@ -6,10 +6,12 @@ import argparse
 import logging
 
 from foveal.errors import ConfigurationError
-from foveal.logs import set_up
-from foveal.settings import add_flags, read_settings
+from foveal.logs import refuse, set_up
+from foveal.settings import add_flags, log_format_asked_for, read_settings
 
 log = logging.getLogger(__name__)
+
+WRONG_SETTINGS = 2
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,7 +27,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal; raises ConfigurationError."""
+    """Serve until a signal, or say why not; the exit code."""
+    set_up("info", log_format_asked_for(args))  # so that settings are refused in the form of the log
+    try:
+        return _serve(args)
+    except ConfigurationError as error:
+        refuse(str(error))
+        return WRONG_SETTINGS
+
+
+def _serve(args: argparse.Namespace) -> int:
     settings = read_settings(args)
     set_up(settings.log_level, settings.log_format)
     for warning in settings.warnings:

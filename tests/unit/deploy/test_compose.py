@@ -115,17 +115,33 @@ def test_every_setting_reaches_the_encoder_from_the_shell_and_from_the_file(name
     assert given["FOVEAL_PORT"] == "8000" and given["FOVEAL_HOST"] == "0.0.0.0"
 
 
+OUTSIDE = {"HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "SSL_CERT_FILE"} | {
+    name for kind in ("HTTP", "HTTPS", "ALL", "NO") for name in (f"{kind}_PROXY", f"{kind.lower()}_proxy")
+}
+
+
+@pytest.mark.parametrize("name", ["serve", "gpu", "llm"])
+def test_what_the_hub_and_proxies_need_reaches_whatever_fetches_a_model(name: str) -> None:
+    given = SERVICES[name]["environment"]
+    assert all(given[variable] is None for variable in OUTSIDE)
+
+
 @pytest.mark.parametrize("name", ["serve", "gpu"])
-def test_what_the_hub_proxies_and_traces_need_reaches_the_encoder(name: str) -> None:
-    of_others = {"HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "SSL_CERT_FILE", "OTEL_TRACES_SAMPLER"}
-    proxies = {f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "ALL", "NO")}
-    wanted = of_others | proxies | {proxy.lower() for proxy in proxies}
-    assert wanted <= set(SERVICES[name]["environment"])
+def test_what_traces_need_reaches_the_encoder(name: str) -> None:
+    wanted = {"TRACES_SAMPLER", "EXPORTER_OTLP_HEADERS", "EXPORTER_OTLP_CERTIFICATE", "SERVICE_NAME", "SDK_DISABLED"}
+    assert {f"OTEL_{variable}" for variable in wanted} <= set(SERVICES[name]["environment"])
 
 
 @pytest.mark.parametrize("name", LOAD)
-def test_a_load_test_has_the_servers_key(name: str) -> None:
-    assert "FOVEAL_API_KEY" in SERVICES[name]["environment"]
+def test_a_load_test_has_the_servers_key_and_no_empty_one(name: str) -> None:
+    assert SERVICES[name]["environment"]["FOVEAL_API_KEY"] is None
+
+
+def test_no_variable_is_set_to_nothing_where_nobody_set_it() -> None:
+    # an empty key, proxy or model is refused, or means something else than one that is absent
+    for name, service in SERVICES.items():
+        for variable, value in service.get("environment", {}).items():
+            assert value is None or filled(str(value)), (name, variable)
 
 
 def test_builds_take_an_index_a_certificate_and_extras() -> None:

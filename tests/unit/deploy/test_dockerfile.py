@@ -39,12 +39,20 @@ def test_what_is_installed_with_a_version_is_pinned() -> None:
 
 
 def test_every_installation_from_an_index_is_constrained_and_knows_the_index() -> None:
-    steps = [rest for rest in of("RUN") if re.search(r"pip install (?!.*--no-deps)", rest)]
+    steps = [rest for rest in of("RUN") if "pip install" in rest and "--no-build-isolation" not in rest]
     assert len(steps) >= 6
     for step in steps:
         assert "-c /tmp/constraints.txt" in step or "hatchling==" in step, step
         assert "id=pip,target=/etc/pip.conf" in step and "id=ca,target=/run/secrets/ca.pem" in step, step
     assert len(of("ARG")) >= 4 and of("ARG").count("PIP_INDEX_URL") == 1 + len({"code", "cpu", "cuda", "load"})
+
+
+def test_the_index_of_torch_builds_is_asked_for_torch_alone() -> None:
+    # it holds a few versions of what torch needs, rarely those of the constraints
+    (step,) = (rest for rest in of("RUN") if "TORCH_INDEX" in rest)
+    assert '${TORCH_INDEX:+--no-deps --index-url "$TORCH_INDEX"} "$TORCH"' in step
+    packages = TEXT.partition("AS cpu-packages")[2].partition("\nFROM ")[0]
+    assert '"$TORCH" -r /tmp/requirements.txt' in packages  # what torch needs, constrained, from the usual index
 
 
 def test_constraints_pin_everything_that_the_images_install_but_torch() -> None:
