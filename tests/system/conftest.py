@@ -62,6 +62,12 @@ class Running:
         found = re.search(rf"^{name}\{{{label}\}} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
+    def packs(self, mode: str) -> float:
+        """Packs that ran in this mode."""
+        text = httpx.get(self.url + "/metrics", trust_env=False, timeout=30).text
+        found = re.findall(rf'^foveal_packs_total\{{.*mode="{mode}".*\}} (\S+)$', text, re.MULTILINE)
+        return sum(map(float, found))
+
     def is_empty(self) -> bool:
         """Nothing queued, nothing in flight, and of the arenas only what the cache holds."""
         names = ("queue_items", "queue_tokens", "inflight_items", "inflight_bytes", "prep_queue_items")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import certifi
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -36,7 +37,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def variables(url: str, home: Path) -> dict[str, str]:
-    return {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    reachable = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "SSL_CERT_FILE": certifi.where()}
+    reachable |= dict.fromkeys(("ALL_PROXY", "all_proxy"), "")
+    return {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"} | reachable
 
 
 def test_a_revision_is_fetched_served_and_told(repository: Path, tmp_path: Path) -> None:

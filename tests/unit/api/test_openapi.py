@@ -67,6 +67,8 @@ def api() -> Iterator[Api]:
         yield Api(runner, app, fake, schemathesis.openapi.from_dict(app.openapi()))
 
 
+# a thread of another test may use `random` while a case is drawn, which hypothesis takes for a strategy of ours
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "method", "mode"), CASES, ids=str)
 def test_generated_requests_are_answered_as_documented(api: Api, path: str, method: str, mode: Any) -> None:

@@ -52,6 +52,7 @@ def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
         point(monkeypatch, hub.url)
+        reach(monkeypatch)
         yield hub
         close_session()
 
@@ -60,6 +61,14 @@ def point(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     close_session()
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+def reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the hub's client, which follows the environment, come to this machine."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    for name in ("ALL_PROXY", "all_proxy", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def tower_of(spec: ModelSpec) -> dict[str, np.ndarray]:
@@ -262,8 +271,9 @@ def test_a_hub_out_of_reach_is_the_networks_fault(hub: FakeHub, monkeypatch: pyt
 def test_a_proxy_or_certificate_of_the_environment_is_named(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
 ) -> None:
-    monkeypatch.setenv("NO_PROXY", "")
-    monkeypatch.setenv("no_proxy", "")
+    for name in ("NO_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        for spelling in (name, name.lower()):
+            monkeypatch.delenv(spelling, raising=False)
     monkeypatch.setenv(variable, value)
     close_session()
     with pytest.raises(ConfigurationError, match=words):
