@@ -92,6 +92,7 @@ start_builder() { # in the host's network and touching none of its rules
 }
 
 start_runner() { # in a network of its own, where ports are free; not `ip netns exec`, which hides the control groups
+    [ -d /run/netns ] || : >"$WORK/netns"
     ip netns add "$SPACE"
     nsenter "--net=/run/netns/$SPACE" ip link set lo up
     start_engine nsenter "--net=/run/netns/$SPACE" dockerd
@@ -103,6 +104,7 @@ clean_up() { # as it was before, also where a build or a test was broken off
     docker ps --quiet 2>/dev/null | xargs -r docker rm --force >/dev/null 2>&1
     stop_all
     [ ! -e "/run/netns/$SPACE" ] || ip netns del "$SPACE"
+    [ ! -e "$WORK/netns" ] || { umount /run/netns && rmdir /run/netns; } 2>/dev/null
     grep -o " $WORK/[^ ]*" /proc/mounts | sort -r | xargs -r -n 1 umount 2>/dev/null
     find /sys/fs/cgroup -depth -type d -path "*/$SPACE*" -exec rmdir {} + 2>/dev/null
     [ ! -s "$WORK/packages" ] || xargs apt-get -qq -o DPkg::Lock::Timeout=60 purge --yes <"$WORK/packages" >/dev/null 2>&1
