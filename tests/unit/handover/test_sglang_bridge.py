@@ -62,7 +62,7 @@ async def test_a_socket_that_listens_later_is_found(pusher: Pusher, pull: zmq.as
 
 async def test_where_nobody_listens_the_push_fails(pusher: Pusher) -> None:
     with socket.socket() as taken:  # a port that nobody else gets, and where nobody listens
-        taken.bind((LOOPBACK, 0))
+        taken.bind((str(LOOPBACK), 0))
         with pytest.raises(UrlFailed, match="nobody takes embeddings"):
             await pusher.push(LOOPBACK, taken.getsockname()[1], b"head", np.zeros(10, np.uint8))
 
