@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Sequence
-from types import FrameType
 
 import uvicorn
 import uvloop
@@ -20,6 +18,7 @@ from foveal import __version__
 from foveal.api.app import create_app
 from foveal.api.context import Server
 from foveal.api.describe import warnings_of
+from foveal.api.draining import DrainingServer
 from foveal.api.lag import watch_lag
 from foveal.api.listening import listen, url_of
 from foveal.api.model_fetch import fetched_spec
@@ -83,30 +82,6 @@ def _spec_now(settings: Settings) -> ModelSpec | None:
     check_model(settings, spec)
     check_width(settings, spec)
     return spec
-
-
-class DrainingServer(uvicorn.Server):
-    """At the first signal refuse new work and go on; stop when the work is done or the time is up.
-
-    A second signal means now.
-    """
-
-    def __init__(self, config: uvicorn.Config, run: _Run) -> None:
-        super().__init__(config)
-        self._run = run
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn for SIGTERM and SIGINT."""
-        if self._run.start_draining():
-            log.info("draining", extra={"signal": signal.Signals(sig).name})
-        else:
-            log.warning("second signal: stopping now")
-            self._run.stop_now()
-            self.should_exit = True
-
-    def stop(self) -> None:
-        """Close the listening socket and end."""
-        self.should_exit = True
 
 
 class _Run:

@@ -18,8 +18,9 @@ from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded, Item, Timings, Wishes, blame
 from foveal.engine.keys import HASH_OFF_LOOP_BYTES, Keys, sha256_of
 from foveal.engine.memory import Allocator
+from foveal.engine.pixel_plan import plan_within
 from foveal.engine.speed import Finds
-from foveal.errors import FovealError, InvalidRequest, Overloaded, TooLarge, Unavailable
+from foveal.errors import FovealError, InvalidRequest, Overloaded, Unavailable
 from foveal.families.spec import ModelSpec
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Prepared, Probed
@@ -201,7 +202,7 @@ class Engine:
         probed = await self._prep.probe(block, demand)
         course.passed(probe=probed.seconds)
         course.under_way = "admission"
-        plan = self._plan(probed, wishes)
+        plan = plan_within(self.spec, probed, wishes, self.max_image_tokens)
         grid, num_tokens = plan.grid, plan.num_tokens
         rows_bytes = grid.num_patches * plan.row_bytes
         embedding_bytes = self.spec.embedding_bytes(wishes.output, num_tokens)
@@ -235,22 +236,3 @@ class Engine:
     def _full(self, visit: Visit) -> Overloaded:
         self._finds.note(found=False)
         return self.gate.overloaded(1, visit.caller)
-
-    def _plan(self, probed: Probed, wishes: Wishes) -> PixelPlan:
-        """The resized size and grid, within the token limit; raises AspectRatio or TooLarge."""
-        rule = self.spec.rule
-        plan = rule.plan(probed.width, probed.height, wishes.min_pixels, wishes.max_pixels)
-        if plan.num_tokens <= self.max_image_tokens:
-            return plan
-        if wishes.downscale:
-            most = rule.pixels_for_tokens(self.max_image_tokens)
-            least = wishes.min_pixels or rule.min_pixels
-            plan = rule.plan(probed.width, probed.height, least and min(least, most), most)
-            if plan.num_tokens > self.max_image_tokens:  # a long strip, enlarged to whole tokens, gets too large again
-                plan = rule.plan(probed.width, probed.height, least and 1, most)
-        if plan.num_tokens > self.max_image_tokens:
-            raise TooLarge(
-                f"the image is {plan.num_tokens} tokens at {plan.width} x {plan.height}, the limit is "
-                f"{self.max_image_tokens} (--max-image-tokens); send max_pixels or oversize=downscale"
-            )
-        return plan

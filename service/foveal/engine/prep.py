@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
-from dataclasses import dataclass, field
 from typing import cast
 
 from foveal.engine.child import Child, Program, run_all
 from foveal.engine.decode_rate import DecodeRate
 from foveal.engine.demand import Demand
 from foveal.engine.prep_queue import PrepQueue
+from foveal.engine.prep_task import PrepTask
 from foveal.engine.pulse import Mark
-from foveal.errors import DeadlineExceeded, Draining, TooLarge, Unavailable, Undecodable, error_of
+from foveal.errors import Draining, TooLarge, Unavailable, Undecodable, error_of
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import ChildReady, FromPrep, Heartbeat, Prepare, Prepared, Probe, Probed, Refused, ToPrep
 from foveal.metrics import Metrics
@@ -32,40 +31,12 @@ SECOND_TRIES = 1
 """Of a picture whose process ended: something else may have ended it, as the kernel does where memory runs out."""
 
 
-@dataclass(eq=False)
-class _Task:
-    """Something to do. Holds the blocks that the process reads and writes until it has answered."""
-
-    message: Probe | Prepare
-    blocks: tuple[Block, ...]
-    demand: Demand
-    decode_rate: DecodeRate
-    work: int | None = None
-    """Of decoding and resizing; None for a header."""
-    done: asyncio.Future[Probed | Prepared] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    caller: str = field(init=False)
-    lost_with: int = 0
-    """Processes that ended with it in hand."""
-
-    def __post_init__(self) -> None:
-        self.caller = self.demand.caller
-
-    def claim(self) -> bool:
-        """False once nobody waits. Who waits and could not be answered in time, even if it began now, is told so."""
-        if self.done.done():
-            return False
-        if not self.demand.is_late(time.monotonic() + self.decode_rate.least_seconds(self.work or 0)):
-            return True
-        self.done.set_exception(DeadlineExceeded("the deadline comes before this image could be decoded"))
-        return False
-
-
 class PrepPool:
     """Gives tasks to idle processes; headers go before pictures, so that refusals do not wait for decoding."""
 
     def __init__(self, size: int, program: Program, max_pixels: int, timeout: float, metrics: Metrics) -> None:
         self._max_pixels, self._timeout = max_pixels, timeout
-        self.queue: PrepQueue[_Task] = PrepQueue()
+        self.queue: PrepQueue[PrepTask] = PrepQueue()
         self.decode_rate = DecodeRate()
         self._workers = [_PrepWorker(f"prep-{i}", program, self, metrics) for i in range(size)]
         self._last_id = 0
@@ -102,7 +73,7 @@ class PrepPool:
     async def probe(self, image: Block, demand: Demand) -> Probed:
         """Format and upright size from the header; raises the refusal."""
         message = Probe(self._next_id(), image.span, self._max_pixels)
-        return cast(Probed, await self._do(_Task(message, (image,), demand, self.decode_rate)))
+        return cast(Probed, await self._do(PrepTask(message, (image,), demand, self.decode_rate)))
 
     async def prepare(
         self,
@@ -118,16 +89,16 @@ class PrepPool:
         """
         message = Prepare(self._next_id(), image.span, rows.span, plan, background, self._max_pixels)
         work = decode_work + plan.width * plan.height
-        return cast(Prepared, await self._do(_Task(message, (image, rows), demand, self.decode_rate, work)))
+        return cast(Prepared, await self._do(PrepTask(message, (image, rows), demand, self.decode_rate, work)))
 
-    def do_again(self, task: _Task) -> None:
+    def do_again(self, task: PrepTask) -> None:
         """Queue a task once more whose process ended. It takes its caller's next turn: who sends what ends processes
         has no more of them than before.
         """
         self.queue.put_back(task)
         self._wake()
 
-    async def _do(self, task: _Task) -> Probed | Prepared:
+    async def _do(self, task: PrepTask) -> Probed | Prepared:
         self.queue.put(task)
         self._wake()
         try:
@@ -154,7 +125,7 @@ class _PrepWorker:
         self._pool = pool
         self._metrics = metrics
         metrics.worker_restarts.labels(name, "prep")
-        self.task: _Task | None = None
+        self.task: PrepTask | None = None
         self._since = self.child.pulse.mark()
         self._start_seconds = 0.0
         """What its last start took."""
@@ -222,7 +193,7 @@ class _PrepWorker:
         # whoever had its header read asks for the picture in this turn of the loop: it is to be there for the choice
         asyncio.get_running_loop().call_soon(self.take_next)
 
-    def _settle(self, task: _Task, message: Probed | Prepared | Refused) -> None:
+    def _settle(self, task: PrepTask, message: Probed | Prepared | Refused) -> None:
         self._pool.queue.give_back(task)
         if isinstance(message, Prepared) and task.work is not None:
             self._pool.decode_rate.note(task.work, message.seconds)
