@@ -49,11 +49,14 @@ async def test_rows_arrive_and_are_let_go(pusher: Pusher, pull: zmq.asyncio.Sock
 
 
 async def test_a_socket_that_listens_later_is_found(pusher: Pusher, pull: zmq.asyncio.Socket) -> None:
-    port = pull.bind_to_random_port("tcp://127.0.0.1")
-    pull.unbind(pull.getsockopt_string(zmq.LAST_ENDPOINT))
+    taken = socket.socket()  # nobody else gets its port meanwhile
+    taken.bind((str(LOOPBACK), 0))
+    port = taken.getsockname()[1]
     late = Pusher()
     pushed = asyncio.create_task(late.push(LOOPBACK, port, b"head", None))
     await asyncio.sleep(0)
+    taken.listen()
+    pull.setsockopt(zmq.USE_FD, taken.detach())
     pull.bind(f"tcp://127.0.0.1:{port}")
     assert await pull.recv_multipart() == [b"head"]
     await pushed
