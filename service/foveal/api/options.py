@@ -51,14 +51,13 @@ class Options(BaseModel):
 def read_options(*sources: Mapping[str, Any]) -> Options:
     """Options from the query and the body; later sources win. Raises InvalidRequest naming the option.
 
-    JSON's null is as if the option were not there, as with OpenAI.
+    JSON's null is as if the option were not there, as with OpenAI, whatever its name.
     """
-    merged = {name: value for source in sources for name, value in source.items()}
+    given = {name: value for source in sources for name, value in source.items() if value is not None}
     # the first one is enough: a body may name millions
-    if (unknown := next((name for name in merged if name not in Options.model_fields), None)) is not None:
+    if (unknown := next((name for name in given if name not in Options.model_fields), None)) is not None:
         known = ", ".join(Options.model_fields)
         raise InvalidRequest(f"there is no option {unknown[:100]!r}; options are {known}", param=unknown[:100])
-    given = {name: value for source in sources for name, value in source.items() if value is not None}
     try:
         return Options.model_validate(given)
     except ValidationError as error:
