@@ -11,9 +11,9 @@ GPU_PATH := $(GPU_SITE):service:client:.
 GPU_OUT ?= .
 # Test files run on all processors, but on no more than four: many start a server of their own.
 AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
-# What `make quick` runs: no folder that imports transformers, whose import alone takes seconds.
-QUICK := tests/contract tests/api tests/unit/test_settings.py \
-	$(addprefix tests/unit/,api cli client deploy engine fetch handover ipc)
+# What `make quick` runs: the request's path. What imports transformers or starts processes takes longer.
+QUICK := tests/contract tests/unit/test_settings.py $(addprefix tests/unit/,engine fetch ipc) \
+	$(addprefix tests/api/test_,encode.py errors.py refusals.py)
 # Black-box checks of the contract, kept outside this repository; skipped with a note where they are not there.
 ACCEPTANCE ?= ../shared/acceptance
 
