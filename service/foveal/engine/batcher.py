@@ -15,7 +15,7 @@ from foveal.engine.course import Stage
 from foveal.engine.demand import Demand
 from foveal.engine.filling import Pack
 from foveal.engine.items import Entry, Item, Timings
-from foveal.engine.packing import LONG_MILLISECONDS, least_finish, next_pack, predicted_milliseconds
+from foveal.engine.packing import LONG_MILLISECONDS, least_finish, lone_pack, next_pack, predicted_milliseconds
 from foveal.engine.sent import SentPack
 from foveal.engine.sorted_items import some
 from foveal.engine.waiting_queue import WaitingQueue
@@ -53,10 +53,11 @@ class Batcher:
     async def encode(self, item: Item, demand: Demand) -> Timings:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
         entry = Entry(item, asyncio.get_running_loop().create_future(), self._clock(), demand)
-        self._queue.put(entry)
         self._entries.add(entry)
         try:
-            self.pump()
+            if not self._send_at_once(entry):
+                self._queue.put(entry)
+                self.pump()
             return await entry.done
         finally:  # its caller may have left: then nothing of it waits any more
             entry.done.cancel()  # without effect on a settled one
@@ -79,12 +80,23 @@ class Batcher:
         if not any(worker.is_hopeful for worker in self._workers):
             gone = self._queue.pop_all()
             _fail(gone, Unavailable, "no worker is left to encode this image; try again later")
-        while self._queue and (worker := self._next_worker()) is not None:
+        while self._queue and (worker := self._next_worker(self._queue.num_tokens)) is not None:
             now = self._clock()
             if self._collects(worker, now):
                 break
             if (chosen := self._chosen(worker, now)) is not None:
+                self._queue.take(chosen[1], now)
                 self._send(worker, *chosen, now)
+
+    def _send_at_once(self, entry: Entry) -> bool:
+        """True if nothing else waits and a worker can take this one: then nobody's turn need be looked for."""
+        now = self._clock()
+        if self._queue or self._max_wait > 0 or entry.demand.is_late(now):
+            return False
+        worker = self._next_worker(entry.num_tokens)
+        if worker is not None:
+            self._send(worker, lone_pack(entry.num_tokens, worker.ladder), [entry], now)
+        return worker is not None
 
     def _chosen(self, worker: Worker, now: float) -> tuple[Pack, list[Entry]] | None:
         """The next pack and its entries; None if everyone has just left.
@@ -102,7 +114,6 @@ class Batcher:
             return Pack((0,), oldest.num_tokens, budget, "" if budget else "oversize"), [oldest]
 
     def _send(self, worker: Worker, pack: Pack, entries: list[Entry], now: float) -> None:
-        self._queue.take(entries, now)
         cost = predicted_milliseconds(entries, pack.budget, worker.ladder)
         begins = self._ends.get(worker.name, now) if worker.outstanding_milliseconds else now
         self._ends[worker.name] = max(begins, now) + cost / 1000
@@ -169,14 +180,13 @@ class Batcher:
         self._queue.put_back(wanted)
         _tell(wanted, "queue")
 
-    def _next_worker(self) -> Worker | None:
-        """The worker that should take a pack and would end it first; ties rotate."""
+    def _next_worker(self, waiting: int) -> Worker | None:
+        """The worker that should take a pack of so many waiting tokens and would end it first; ties rotate."""
         now = self._clock()
         able = [worker for worker in self._workers if worker.can_take and not self._is_early(worker, now)]
         if not able:
             return None
         self._turn += 1
-        waiting = self._queue.num_tokens
         costs = [worker.ladder.cover(min(waiting, worker.ladder.max_tokens)) for worker in able]
         return able[least_finish([worker.outstanding_milliseconds for worker in able], costs, self._turn)]
 

@@ -159,25 +159,24 @@ class Child(Generic[Sent, Received]):
             )
         self._process, self.pid = process, process.pid
         self.pulse.began(process.pid)
-        channel: AsyncChannel[Sent, Received] = await AsyncChannel.over(ours, self._receives)
-        self._channel = channel
+        self._channel = AsyncChannel(self._receives, self._listener.started, self._received)
         try:
-            self._listener.started()
-            while (message := await channel.receive()) is not None:
-                self.pulse.heard()
-                if not isinstance(message, Heartbeat):
-                    self._listener.received(message)
+            await self._channel.run(ours)
         except Exception:  # costs this child, which starts anew, and not the server
             log.exception("what a child said could not be handled: this is a bug", extra={"child": self.name})
         finally:
             self._channel = self.pid = None
             self.pulse.ended()
-            channel.close()
         try:
             return await asyncio.wait_for(process.wait(), GRACE_SECONDS)
         except TimeoutError:
             self.kill()  # it closed its socket, so it can do no more work
             return await process.wait()
+
+    def _received(self, message: Received) -> None:
+        self.pulse.heard()
+        if not isinstance(message, Heartbeat):
+            self._listener.received(message)
 
 
 def in_words(exit_code: int) -> str:

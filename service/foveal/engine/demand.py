@@ -41,11 +41,9 @@ class Demand:
         """How far the image has come."""
         self.changed: Callable[[], None] = nobody
         """Called after each change: the queue that it waits in puts it into another place."""
-        # a crowd may wait for one image: whoever joins or leaves must not look at all the others
         self._askers: OrderedDict[Asker, None] = OrderedDict()
-        self._by_priority: SortedItems[Asker] = SortedItems()
-        self._by_deadline: SortedItems[Asker] = SortedItems()
-        self._by_last: SortedItems[Asker] = SortedItems()
+        self._crowd: _Crowd | None = None
+        """Orders of those who wait, once there are two."""
         for asker in askers:
             self.join(asker)
 
@@ -57,17 +55,19 @@ class Demand:
     def join(self, asker: Asker) -> None:
         """One more wants it."""
         self._askers[asker] = None
-        self._by_priority.put(asker, -asker.priority)
-        deadline = math.inf if asker.deadline is None else asker.deadline
-        self._by_deadline.put(asker, deadline)
-        self._by_last.put(asker, -deadline)
+        if len(self._askers) > 1 and self._crowd is None:
+            self._crowd = _Crowd()
+            for other in self._askers:
+                self._crowd.join(other)
+        elif self._crowd is not None:
+            self._crowd.join(asker)
         self._sum_up()
 
     def leave(self, asker: Asker) -> None:
         """One of those who joined wants it no longer. The last one's wishes stay as they were."""
         del self._askers[asker]
-        for order in (self._by_priority, self._by_deadline, self._by_last):
-            order.discard(asker)
+        if self._crowd is not None:
+            self._crowd.leave(asker)
         if self._askers:
             self._sum_up()
 
@@ -77,9 +77,38 @@ class Demand:
 
     def _sum_up(self) -> None:
         before = self.caller, self.priority, self.deadline, self.last_deadline
-        self.caller = next(iter(self._askers)).caller
-        self.priority = some(self._by_priority.first).priority
-        self.deadline = some(self._by_deadline.first).deadline
-        self.last_deadline = some(self._by_last.first).deadline
+        first = next(iter(self._askers))
+        self.caller = first.caller
+        if self._crowd is None:
+            self.priority, self.deadline, self.last_deadline = first.priority, first.deadline, first.deadline
+        else:
+            self.priority, self.deadline, self.last_deadline = self._crowd.extremes()
         if before != (self.caller, self.priority, self.deadline, self.last_deadline):
             self.changed()
+
+
+class _Crowd:
+    """Several who wait for one image: who joins or leaves does not look at all the others."""
+
+    def __init__(self) -> None:
+        self._by_priority: SortedItems[Asker] = SortedItems()
+        self._by_deadline: SortedItems[Asker] = SortedItems()
+        self._by_last: SortedItems[Asker] = SortedItems()
+
+    def join(self, asker: Asker) -> None:
+        self._by_priority.put(asker, -asker.priority)
+        deadline = math.inf if asker.deadline is None else asker.deadline
+        self._by_deadline.put(asker, deadline)
+        self._by_last.put(asker, -deadline)
+
+    def leave(self, asker: Asker) -> None:
+        for order in (self._by_priority, self._by_deadline, self._by_last):
+            order.discard(asker)
+
+    def extremes(self) -> tuple[int, float | None, float | None]:
+        """The highest priority, the first deadline and the last one, where None comes last."""
+        return (
+            some(self._by_priority.first).priority,
+            some(self._by_deadline.first).deadline,
+            some(self._by_last.first).deadline,
+        )

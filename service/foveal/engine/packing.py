@@ -74,16 +74,19 @@ def next_pack(
         return None
     order = (order or urgent_order(entries, now))[:MAX_CONSIDERED]
     first = order[0]
-    if ladder.smallest_for(entries[first].num_tokens, 1) is None:
-        reason = "oversize" if ladder.budgets else "no_budgets"
-        return Pack((first,), entries[first].num_tokens, None, reason)
-    if len(entries) == 1:
-        tokens = entries[first].num_tokens
-        return Pack((first,), tokens, ladder.budgets[ladder.cheapest_for(tokens, 1)])
+    if len(entries) == 1 or ladder.smallest_for(entries[first].num_tokens, 1) is None:
+        return lone_pack(entries[first].num_tokens, ladder, first)
     sizes = [tokens for i in order if (tokens := entries[i].num_tokens) <= ladder.max_tokens]
     pool = _companions(entries, order, ladder)
     cost, pack = cheapest_filling(pool, sizes, ladder)
     return _not_long(entries, pool, sizes, ladder, cost, pack) if ladder.is_measured else pack
+
+
+def lone_pack(num_tokens: int, ladder: Ladder, place: int = 0) -> Pack:
+    """The pack of one entry alone, at the cheapest budget; without one where it is larger than all."""
+    if ladder.smallest_for(num_tokens, 1) is None:
+        return Pack((place,), num_tokens, None, "oversize" if ladder.budgets else "no_budgets")
+    return Pack((place,), num_tokens, ladder.budgets[ladder.cheapest_for(num_tokens, 1)])
 
 
 def predicted_milliseconds(members: Sequence[Packable], budget: TokenBudget | None, ladder: Ladder) -> float:

@@ -99,17 +99,23 @@ class PrepPool:
         self._wake()
 
     async def _do(self, task: PrepTask) -> Probed | Prepared:
-        self.queue.put(task)
-        self._wake()
+        idle = self._idle()
+        if idle is not None and self.queue.take_at_once(task, self.num_ready):
+            idle.begin(task)
+        else:
+            self.queue.put(task)
+            self._wake()
         try:
             return await task.done
         finally:
             self.queue.discard(task)  # its caller may have left: then nothing that it holds waits here
 
     def _wake(self) -> None:
-        idle = next((worker for worker in self._workers if worker.is_idle), None)
-        if idle is not None:
+        if (idle := self._idle()) is not None:
             idle.take_next()
+
+    def _idle(self) -> _PrepWorker | None:
+        return next((worker for worker in self._workers if worker.is_idle), None)
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -146,10 +152,14 @@ class _PrepWorker:
         """Start the next task, if it is idle and there is one."""
         if not self.is_idle:
             return
-        self.task = self._pool.queue.take(self._pool.num_ready)
-        if self.task is not None:
-            self._since, self._left_at = self.child.pulse.mark(), None
-            self.child.send(self.task.message)
+        if (task := self._pool.queue.take(self._pool.num_ready)) is not None:
+            self.begin(task)
+
+    def begin(self, task: PrepTask) -> None:
+        """Start a task; only if it is idle."""
+        self.task = task
+        self._since, self._left_at = self.child.pulse.mark(), None
+        self.child.send(task.message)
 
     def end_if_late(self, timeout: float) -> None:
         """Kill the process when its task takes longer than it may, when it gives no sign of life, or when nobody has
@@ -191,7 +201,8 @@ class _PrepWorker:
             self._settle(self.task, message)
             self.task = None
         # whoever had its header read asks for the picture in this turn of the loop: it is to be there for the choice
-        asyncio.get_running_loop().call_soon(self.take_next)
+        if self._pool.queue:
+            asyncio.get_running_loop().call_soon(self.take_next)
 
     def _settle(self, task: PrepTask, message: Probed | Prepared | Refused) -> None:
         self._pool.queue.give_back(task)

@@ -61,6 +61,14 @@ class PrepQueue(Generic[T]):
         """Queue a task behind its caller's others of the lane."""
         self._lane(task).put(task.caller, task, task.work or 1)
 
+    def take_at_once(self, task: T, processes: int) -> bool:
+        """True if one of so many processes may take a task that was never queued: nobody else's turn is passed over."""
+        may_start = not self and not (_is_large(task) and self._large_in_hand >= _most_large(processes))
+        if may_start and task.claim():
+            self._took(task)
+            return True
+        return False
+
     def put_back(self, task: T) -> None:
         """Queue one that was in hand before its caller's others."""
         self._lane(task).put_back(task.caller, task, task.work or 1)
@@ -75,7 +83,7 @@ class PrepQueue(Generic[T]):
 
     def take(self, processes: int) -> T | None:
         """The next task that is still to be done, now in hand of one of so many processes that are there."""
-        for lane in self._order(max(1, processes - 1)):
+        for lane in self._order(_most_large(processes)):
             while (task := lane.take()) is not None:
                 if task.claim():
                     self._took(task)
@@ -109,6 +117,11 @@ class PrepQueue(Generic[T]):
         if task.work is None:
             return self._headers
         return self._large if _is_large(task) else self._small
+
+
+def _most_large(processes: int) -> int:
+    """Processes that may have large pictures in hand: all but one."""
+    return max(1, processes - 1)
 
 
 def _is_large(task: Task) -> bool:

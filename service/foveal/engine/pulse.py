@@ -68,12 +68,15 @@ class Pulse:
         self._heard = self._worked = self._ran = 0.0
         """When it last said something, did something, was not stopped."""
         self._cpu_seconds = 0.0
+        self.is_suspect = False
+        """True if it should be given nothing new."""
 
     def began(self, pid: int) -> None:
         """A new process."""
         self._pid, self._cpu_seconds = pid, 0.0
         self._looked = self._clock()
         self._heard = self._worked = self._ran = self.now
+        self.is_suspect = False
 
     def ended(self) -> None:
         """It is gone."""
@@ -82,6 +85,7 @@ class Pulse:
     def heard(self) -> None:
         """It said something."""
         self._heard = self.now
+        self.is_suspect = self.stopped_seconds > 0
 
     def look(self) -> None:
         """Let time go on and see how it is. To be called every WATCH_SECONDS, after what it said was taken in."""
@@ -91,12 +95,14 @@ class Pulse:
         vitals = None if self._pid is None else self._look_at(self._pid)
         if vitals is None:  # its end is told by its socket
             self._heard = self._worked = self._ran = self.now
+            self.is_suspect = False
             return
         used, self._cpu_seconds = vitals.cpu_seconds - self._cpu_seconds, vitals.cpu_seconds
         if vitals.state == _RUNNABLE or used > WORKING_SHARE * step:
             self._worked = self.now
         if vitals.state != _STOPPED:
             self._ran = self.now
+        self.is_suspect = self.stopped_seconds > 0 or self.silent_seconds > SUSPECT_SECONDS
 
     def mark(self) -> Mark:
         """This moment, to measure from."""
@@ -123,11 +129,6 @@ class Pulse:
     def stopped_seconds(self) -> float:
         """Since it was last seen not to be stopped (SIGSTOP)."""
         return self.now - self._ran
-
-    @property
-    def is_suspect(self) -> bool:
-        """True if it should be given nothing new."""
-        return self.stopped_seconds > 0 or self.silent_seconds > SUSPECT_SECONDS
 
     def trouble(self, is_starting: bool) -> str:
         """Why it should be ended, whatever it does; nothing if it lives. While it starts, it may import in silence."""

@@ -207,8 +207,8 @@ async def test_a_bug_in_choosing_a_pack_stops_nobody(
 ) -> None:
     stage = Stage(worker)
     monkeypatch.setattr("foveal.engine.batcher.next_pack", lambda *_: 1 / 0)
-    tasks = await stage.submit(10, 20, 500)
-    for tokens in (10, 20, 500):
+    tasks = await stage.submit(30, 10, 20, 500)
+    for tokens in (30, 10, 20, 500):
         assert [entry.num_tokens for entry in worker.packs[0].entries] == [tokens]
         assert (worker.packs[0].budget is None) == (tokens == 500)
         stage.settle(worker, done())
@@ -238,3 +238,23 @@ async def test_entries_whose_deadline_has_passed_are_told_and_not_packed(worker:
         await late
     stage.settle(worker, done())
     await asyncio.gather(*running, stays)
+
+
+async def test_what_comes_while_others_wait_takes_its_turn_behind_them(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    worker.depth = 0
+    tasks = await stage.submit(120)
+    worker.depth = 1
+    tasks += await stage.submit(110)
+    for tokens in (120, 110):
+        assert [entry.num_tokens for entry in worker.packs[0].entries] == [tokens]
+        stage.settle(worker, done())
+    await asyncio.gather(*tasks)
+
+
+async def test_what_is_late_is_not_sent_although_nothing_waits_before_it(worker: FakeWorker) -> None:
+    stage = Stage(worker)
+    (task,) = await stage.submit(10, deadline=time.monotonic() - 1)
+    with pytest.raises(DeadlineExceeded):
+        await task
+    assert not worker.packs

@@ -56,7 +56,11 @@ def test_large_pictures_never_hold_all_processes_and_no_process_idles_beside_sma
     in_hand: list[Job] = []
     for event in events:
         if isinstance(event, tuple):
-            queue.put(Job(*event))
+            job = Job(*event)
+            if len(in_hand) < processes and queue.take_at_once(job, processes):
+                in_hand.append(job)
+            else:
+                queue.put(job)
         elif in_hand:
             queue.give_back(in_hand.pop(event % len(in_hand)))
         while len(in_hand) < processes and (job := queue.take(processes)) is not None:
@@ -131,3 +135,11 @@ def test_one_that_was_lost_comes_before_its_callers_others() -> None:
     queue.give_back(lost)
     queue.put_back(lost)
     assert queue.take(2) is lost
+
+
+def test_a_task_is_taken_at_once_only_where_nothing_else_waits_and_somebody_still_wants_it() -> None:
+    queue = filled(Job(SMALL))
+    assert not queue.take_at_once(Job(SMALL), 2)
+    assert queue.take(2) is not None
+    assert not queue.take_at_once(Job(SMALL, is_claimed=False), 2)
+    assert queue.take_at_once(Job(None), 2) and not queue

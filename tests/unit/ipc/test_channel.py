@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import socket
 import struct
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveal.ipc.channel import MAX_MESSAGE_BYTES, AsyncChannel, Channel
+from foveal.ipc.channel import MAX_MESSAGE_BYTES, AsyncChannel, Channel, Frames
 from foveal.ipc.messages import FromWorker, PackDone, PackFailed, Prepare, Probe, Progress, Span, ToPrep
 from foveal.types import PixelPlan
 
@@ -44,22 +48,84 @@ def test_messages_arrive_as_they_were_sent(sent: list[Probe | Prepare]) -> None:
     assert received == sent
 
 
+ANSWERS = (
+    Progress("loading"),
+    PackDone(3, "static", 0.1, 0.2, 0.3, ((0, "internal", "why"),)),
+    PackFailed(4, "x", True),
+)
+
+
+class Parent:
+    """The loop's end, and what it was told."""
+
+    def __init__(self, fails: bool) -> None:
+        self.told: list[object] = []
+        self.news = asyncio.Event()
+        self.fails = fails
+        ours, self.child = socket.socketpair()
+        self.channel: AsyncChannel[Probe, object] = AsyncChannel(FromWorker, self.opened, self.received)  # type: ignore[arg-type]
+        self.run = asyncio.create_task(self.channel.run(ours))
+
+    def opened(self) -> None:
+        self.told.append("opened")
+
+    def received(self, message: object) -> None:
+        self.told.append(message)
+        self.news.set()
+        if self.fails:
+            raise ValueError("a bug")
+
+
+@contextlib.asynccontextmanager
+async def parent_of(*, fails: bool = False) -> AsyncIterator[Parent]:
+    parent = Parent(fails)
+    with parent.child:
+        yield parent
+        parent.channel.close()
+        await asyncio.gather(parent.run, return_exceptions=True)
+
+
 async def test_the_loops_end_speaks_the_same() -> None:
-    ours, theirs = socket.socketpair()
-    channel: AsyncChannel[Probe, object] = await AsyncChannel.over(ours, FromWorker)  # type: ignore[arg-type]
-    child = Channel(theirs, ToPrep)
-    channel.send(Probe(1, Span(0, 5), 100))
-    assert child.receive() == Probe(1, Span(0, 5), 100)
-    for message in (
-        Progress("loading"),
-        PackDone(3, "static", 0.1, 0.2, 0.3, ((0, "internal", "why"),)),
-        PackFailed(4, "x", True),
-    ):
-        child.send(message)
-        assert await channel.receive() == message
-    theirs.close()
-    assert await channel.receive() is None
-    channel.close()
+    async with parent_of() as parent:
+        child = Channel(parent.child, ToPrep)
+        for message in ANSWERS:
+            child.send(message)
+        await parent.news.wait()
+        parent.channel.send(Probe(1, Span(0, 5), 100))
+        assert child.receive() == Probe(1, Span(0, 5), 100)
+        parent.child.close()
+        await parent.run
+        assert parent.told == ["opened", *ANSWERS]
+
+
+async def test_what_the_told_one_raises_ends_the_channel_and_nothing_more_is_told() -> None:
+    async with parent_of(fails=True) as parent:
+        child = Channel(parent.child, ToPrep)
+        for message in ANSWERS:
+            child.send(message)
+        with pytest.raises(ValueError, match="a bug"):
+            await parent.run
+        assert parent.told == ["opened", ANSWERS[0]]
+        assert child.receive() is None
+
+
+async def test_a_channel_that_the_parent_closes_ends_on_both_sides() -> None:
+    async with parent_of() as parent:
+        child = Channel(parent.child, ToPrep)
+        child.send(ANSWERS[0])
+        await parent.news.wait()
+        parent.channel.close()
+        await parent.run
+        assert child.receive() is None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.data())
+def test_frames_come_whole_however_they_are_cut(bodies: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(struct.pack("<I", len(body)) + body for body in bodies)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    pieces = [stream[a:b] for a, b in itertools.pairwise([0, *cuts, len(stream)])]
+    frames = Frames()
+    assert [bytes(frame) for piece in pieces for frame in frames.feed(piece)] == bodies
 
 
 def test_a_message_that_is_not_expected_is_an_error() -> None:
