@@ -166,14 +166,18 @@ class Visit:
             raise self._gate.overloaded(0, self.caller)
         self._hold(num_bytes)
 
+    def may_expect(self) -> bool:
+        """True if an image as its caller's were of late would be let in."""
+        return self._gate.fits(self._gate.typical.expected(self.caller), 1, self.caller)
+
     def expect(self) -> bool:
-        """Hold what its caller's images had of late until this request's first is known; False where not even the
-        smallest would be let in. Else all who come between two answers would be let in to be read, and most refused
+        """Hold what its caller's images had of late until this request's first is known; False where that would not be
+        let in. Else all who come between two answers would be let in to be read, and most refused
         after it.
         """
         if self._running or self._expected:
             return True
-        if not self._gate.fits(1, 1, self.caller):
+        if not self.may_expect():
             return False
         self._expected = self._gate.typical.expected(self.caller)
         self._gate.add_for(self.caller, self._expected)

@@ -91,7 +91,7 @@ class Engine:
 
     def refuse_unread(self, visit: Visit) -> None:
         """Before a body is read: raise Overloaded where none would be let in, and hardly any was found known lately."""
-        if self.gate.fits(1, 1, visit.caller) or self._finds.is_worth_reading():
+        if visit.may_expect() or self._finds.is_worth_reading():
             return
         self._metrics.outcomes["rejected"].inc()
         raise self.gate.overloaded(1, visit.caller)
@@ -165,7 +165,7 @@ class Engine:
         digest = await sha256_of(image)
         key = self._keys.of(digest, wishes, self.max_image_tokens)
         joins = key in self._flights
-        if (joins or key in self.cache) and not self.gate.fits(1, 1, visit.caller):
+        if (joins or key in self.cache) and not visit.may_expect():
             self._finds.note(found=True)
         if (hit := self.cache.get(key)) is not None:
             visit.expect_no_more()

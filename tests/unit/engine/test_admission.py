@@ -93,6 +93,15 @@ async def test_as_many_are_let_in_to_be_read_as_will_fit_if_they_are_like_those_
     assert gate.fits(32_000, 1000)
 
 
+async def test_room_for_less_than_an_image_is_no_room(gate: Gate) -> None:
+    with gate.visit("a") as first, gate.visit("a") as second, gate.visit("b") as smaller:
+        with await first.admit(60, 10, 10):
+            assert not second.may_expect() and not second.expect()
+            gate.typical.note("b", 20)
+            assert smaller.expect(), "of another size, as far as is known"
+        assert second.expect()
+
+
 @pytest.mark.parametrize("held", [0, 28_000], ids=["idle", "large ones wait"])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 async def test_anothers_large_images_keep_no_small_ones_from_being_read(held: int, known: bool) -> None:
