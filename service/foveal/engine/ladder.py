@@ -94,9 +94,12 @@ class Ladder:
     def cheapest_for(self, num_tokens: int, num_items: int) -> int:
         """Place of the smallest budget that holds this much and costs no more than noise above the least."""
         first = bisect_left(self._tokens, num_tokens)
-        able = [k for k in range(first, len(self.budgets)) if self.budgets[k].items >= num_items]
-        most = min(self.costs[k] for k in able) * (1 + NOISE_SHARE)
-        return next(k for k in able if self.costs[k] <= most)
+        found = self._cheapest.get((first, num_items))
+        if found is None:
+            able = [k for k in range(first, len(self.budgets)) if self.budgets[k].items >= num_items]
+            most = min(self.costs[k] for k in able) * (1 + NOISE_SHARE)
+            found = self._cheapest[first, num_items] = next(k for k in able if self.costs[k] <= most)
+        return found
 
     def cover(self, num_tokens: int) -> float:
         """Estimated cost of so many tokens, could they be divided at will over the budgets."""
@@ -108,6 +111,11 @@ class Ladder:
     def _without_attention(self, budget: TokenBudget) -> float:
         whole = budget.milliseconds
         return max(whole - self.attention.measured(budget.tokens), MIN_SHARE * whole)
+
+    @cached_property
+    def _cheapest(self) -> dict[tuple[int, int], int]:
+        """What `cheapest_for` found: bounded by budgets times items."""
+        return {}
 
     @cached_property
     def _tokens(self) -> tuple[int, ...]:

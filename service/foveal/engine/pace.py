@@ -6,6 +6,7 @@ that was held up does not, and old ones are forgotten: what was slow for a while
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -30,10 +31,13 @@ class Pace:
         self._clock = clock
         self._shares: dict[Kind, deque[tuple[float, float]]] = {}
         self._last: deque[float] = deque(maxlen=SAMPLES)
+        self._medians: dict[Kind, tuple[float, float | None]] = {}
+        """What `lately` found, and until when that holds."""
 
     def forget(self) -> None:
         """Predictions are new."""
         self._shares.clear()
+        self._medians.clear()
         self._last.clear()
 
     def note(self, kind: Kind, predicted: float, took: float) -> None:
@@ -42,6 +46,7 @@ class Pace:
             share = took / predicted
             self._shares.setdefault(kind, deque(maxlen=SAMPLES)).append((self._clock(), share))
             self._last.append(share)
+            self._medians.pop(kind, None)
 
     def knows(self, kind: Kind) -> bool:
         """True once one of this kind was run."""
@@ -49,9 +54,14 @@ class Pace:
 
     def lately(self, kind: Kind) -> float | None:
         """Median share of this kind's last packs; None where none ran of late."""
-        shares = self._shares.get(kind, ())
-        fresh = [share for at, share in shares if self._clock() - at < FORGET_SECONDS]
-        return statistics.median(fresh) if fresh else None
+        now = self._clock()
+        until, median = self._medians.get(kind, (-math.inf, None))
+        if now >= until:
+            fresh = [(at, share) for at, share in self._shares.get(kind, ()) if now - at < FORGET_SECONDS]
+            until = min((at + FORGET_SECONDS for at, _ in fresh), default=math.inf)
+            median = statistics.median(share for _, share in fresh) if fresh else None
+            self._medians[kind] = until, median
+        return median
 
     def slowness(self, kind: Kind) -> float:
         """What a prediction is multiplied with to be no promise: of its own kind, else of all, and at least 1."""
