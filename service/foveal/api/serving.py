@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -127,22 +127,23 @@ async def within(deadline: float, request: Request, work: Awaitable[Result]) -> 
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
-    """The result of `work`, stopped when the caller hangs up; raises ClientDisconnect then."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.create_task(until_gone(receive))
+    """The result of `work`, cancelled when the caller hangs up; raises ClientDisconnect then."""
+    task = asyncio.current_task()
+    assert task is not None, "a request is not served by a task: this is a bug"
+    watcher = asyncio.create_task(_cancel_when_gone(receive, task))
     try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
+        return await work
+    except asyncio.CancelledError:
+        if watcher.done() and not watcher.cancelled() and not task.uncancel():
+            raise ClientDisconnect from None
+        raise
     finally:
         watcher.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-        if not task.cancelled():
-            task.exception()  # seen, also where the caller's leaving came first
-        del task  # no cycle with an error's traceback
+
+
+async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
+    await until_gone(receive)
+    task.cancel()
 
 
 async def until_gone(receive: Receive) -> None:

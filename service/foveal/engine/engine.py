@@ -119,6 +119,8 @@ class Engine:
         under way ends with it. Raises any FovealError.
         """
         seats = asyncio.Semaphore(MAX_IMAGES_AT_ONCE)
+        if len(images) == 1:
+            return [await self._one(0, param, images[0], wishes, visit, seats)]
         work = (self._one(i, param, image, wishes, visit, seats) for i, image in enumerate(images))
         tasks = [asyncio.create_task(one) for one in work]
         try:
