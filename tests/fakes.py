@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from foveal.engine.admission import Gate
 from foveal.engine.cache import EncoderCache
 from foveal.engine.demand import Demand
 from foveal.engine.engine import Engine, Memory
-from foveal.engine.items import Item, Timings
+from foveal.engine.items import Item
 from foveal.engine.memory import Allocator
 from foveal.errors import FovealError, Undecodable, UnsupportedType
 from foveal.families.catalogue import local_spec
@@ -106,7 +107,7 @@ class FakePool:
     def expect(self, num_tokens: int, num_patches: int, demand: Demand) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def encode(self, item: Item, demand: Demand) -> Timings:
+    async def encode(self, item: Item, demand: Demand) -> None:
         self.waiting += 1
         try:
             await self.gate.wait()
@@ -119,7 +120,8 @@ class FakePool:
         values = expected(data, item.output, item.num_tokens)
         item.embedding.view[:] = np.frombuffer(values.tobytes(), np.uint8)
         self.encoded.append(data)
-        return Timings(queue=0.001, encode=0.002)
+        now = time.monotonic()
+        demand.stages.record_pack(now - 0.001, now, 0.0, 0.002, 0.0)
 
 
 def value_of(gauge: Gauge) -> float:

@@ -18,20 +18,20 @@ def facts_of(context: RequestContext) -> dict[str, Any]:
 
 def _stages(context: RequestContext) -> dict[str, float]:
     """Seconds of each stage that was passed; of several images that of the slowest, as in Server-Timing."""
-    found: dict[str, float] = dict(context.course.seconds())
-    for course in context.images.values():
-        for name, seconds in course.seconds().items():
+    found: dict[str, float] = dict(context.stages.seconds())
+    for stages in context.images.values():
+        for name, seconds in stages.seconds().items():
             found[name] = max(found.get(name, 0.0), seconds)
     return {name: round(seconds, 6) for name, seconds in found.items()}
 
 
 def _packs(context: RequestContext) -> dict[str, Any]:
     """How its images were encoded: graph, static (CPU), eager or mixed, and in which budgets."""
-    ran = [course for course in context.images.values() if course.mode]
+    ran = [stages for stages in context.images.values() if stages.mode]
     if not ran:
         return {}
-    modes = {course.mode for course in ran}
-    budgets = sorted({course.budget for course in ran if course.budget})
+    modes = {stages.mode for stages in ran}
+    budgets = sorted({stages.budget for stages in ran if stages.budget})
     return {"mode": modes.pop() if len(modes) == 1 else "mixed", "budgets": budgets}
 
 
@@ -39,7 +39,7 @@ def _failure(context: RequestContext) -> dict[str, Any]:
     """Where it was when it failed: of several images the one that was refused, else the one that came least far."""
     if context.code == "ok":
         return {}
-    stage = context.course.under_way
+    stage = context.stages.current
     if stage == "images":
         stage = _of_images(context) or stage
     return {"failed_in": stage, "param": context.param} if context.param else {"failed_in": stage}
@@ -47,7 +47,7 @@ def _failure(context: RequestContext) -> dict[str, Any]:
 
 def _of_images(context: RequestContext) -> str:
     refused = re.search(r"\[(\d+)\]$", context.param or "")
-    if refused is not None and (course := context.images.get(int(refused[1]))) is not None:
-        return course.under_way
-    under_way = {course.under_way for course in context.images.values()}
-    return next((stage for stage in ORDER if stage in under_way), "")
+    if refused is not None and (stages := context.images.get(int(refused[1]))) is not None:
+        return stages.current
+    current = {stages.current for stages in context.images.values()}
+    return next((stage for stage in ORDER if stage in current), "")

@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from foveal.api.quotas import Quotas
 from foveal.api.tracing import Tracing, make_tracing
-from foveal.engine.course import Course
+from foveal.engine.stages import Stages
 from foveal.errors import Draining
 from foveal.fetch.fetcher import Fetcher, make_fetcher
 from foveal.fetch.rules import Rules
@@ -106,9 +106,9 @@ class RequestContext:
     """What of the request was refused."""
     body_is_read: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    course: Course = field(default_factory=lambda: Course("door"))
+    stages: Stages = field(default_factory=lambda: Stages("door"))
     """How far the request has come: door, fetch, parse, images, serialize; in the gateway handover, llm, stream."""
-    images: Mapping[int, Course] = field(default_factory=dict)
+    images: Mapping[int, Stages] = field(default_factory=dict)
     """How far those of its images have come that were begun and not in the cache."""
 
 

@@ -135,7 +135,7 @@ class EmbeddingsResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the buffers, the end. Past the deadline the connection is closed where it stands."""
         began, context = time.monotonic(), context_of(Request(scope))
-        context.course.under_way = "serialize"
+        context.stages.current = "serialize"
         transport = scope.get("foveal.transport")
         try:
             if transport is not None:
@@ -151,7 +151,7 @@ class EmbeddingsResponse(Response):
                 if transport is None or not transport.is_closing():  # the kernel has all, and its caller is still there
                     self._on_sent()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-            context.course.under_way = ""
+            context.stages.current = ""
         except TimeoutError:
             # what the caller has not read by now it will not get; closing would wait for it to read
             context.code = DeadlineExceeded.code
@@ -160,6 +160,6 @@ class EmbeddingsResponse(Response):
         finally:
             self._visit.close()
             seconds = time.monotonic() - began
-            context.course.passed(serialize=seconds)
+            context.stages.record("serialize", seconds)
             label = exemplar(context.request_id)
             self._server.metrics.stages["serialize"].observe(seconds, label)

@@ -49,11 +49,11 @@ class Outcome:
     async def of_asking(self, request: Request, exchange: Exchange) -> None:
         """Open the exchange, unless the caller leaves; raises what `open` raises, or ClientDisconnect."""
         context, began = context_of(request), time.monotonic()
-        self._is_asking, context.course.under_way = True, "llm"
+        self._is_asking, context.stages.current = True, "llm"
         try:
             await unless_gone(request.receive, exchange.open())
         finally:
-            context.course.passed(llm=time.monotonic() - began)
+            context.stages.record("llm", time.monotonic() - began)
             context.facts |= {"upstream": exchange.upstream_name, "upstreams_tried": exchange.num_asked}
 
     def _kind_of(self, error: BaseException | None) -> str:
@@ -82,7 +82,7 @@ class PassedOn(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what comes, as it comes. A caller who leaves ends the request at the LLM server at once."""
         context, began = context_of(Request(scope)), time.monotonic()
-        context.course.under_way = "stream"
+        context.stages.current = "stream"
         async with self._stack:
             try:
                 with self._server.open_request():
@@ -95,7 +95,7 @@ class PassedOn(Response):
                 log.warning("the answer of an LLM server was broken off", extra=facts)
                 await _break_off(scope.get("foveal.transport"), receive)
             finally:
-                context.course.passed(stream=time.monotonic() - began)
+                context.stages.record("stream", time.monotonic() - began)
 
     async def _pass(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -54,7 +54,7 @@ async def with_embeddings(request: Request, entered: Entered) -> ToSend:
     if len(parts) > entered.server.settings.max_images_per_request:
         raise too_many_images(entered.server.settings.max_images_per_request)
     encoded = await unless_gone(request.receive, _encoded(request, entered, parts))
-    context_of(request).course.under_way = "handover"
+    context_of(request).stages.current = "handover"
     replacements = await _replacements(entered, encoded)
     times = timing(request, entered.server, encoded)
     return ToSend(replaced(body, parts, replacements), True, model_of(body), times)

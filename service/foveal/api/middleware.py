@@ -90,7 +90,7 @@ class RequestMiddleware:
         attributes |= {"http.response.status_code": facts["status"], "http.response.body.size": facts["bytes"]}
         name = f"{facts['method']} {facts['route']}"
         headers = HTTPConnection(scope).headers
-        return tracing.record(name, context.arrival, headers, attributes, context.course, context.images)
+        return tracing.record(name, context.arrival, headers, attributes, context.stages, context.images)
 
     def _route(self, scope: Scope) -> str:
         """The path as registered, so that the label has few values."""

@@ -52,7 +52,7 @@ def enter(
         raise Unavailable(f"the server is starting ({server.waits_for}); try again", retry_after=2.0)
     charge = partial(server.quotas.charge, caller)
     visit = stack.enter_context(server.service.engine.gate.visit(caller, deadline, charge, while_draining=of_sglang))
-    context_of(request).images = visit.courses
+    context_of(request).images = visit.stages
     return Entered(server, server.service, visit, deadline)
 
 
@@ -87,30 +87,30 @@ async def pictures_of(request: Request, server: Server, service: HandoverService
 async def body_of(request: Request, server: Server, visit: Visit) -> bytes:
     """The request's body; raises what `read_body` raises."""
     context = context_of(request)
-    context.course.under_way = "fetch"
+    context.stages.current = "fetch"
     try:
         body = await read_body(request, visit, server.settings.max_body_bytes)
     finally:
-        context.course.passed(fetch=time.monotonic() - context.arrival)
+        context.stages.record("fetch", time.monotonic() - context.arrival)
     context.body_is_read = True
-    context.course.under_way = "parse"
+    context.stages.current = "parse"
     return body
 
 
 async def fetched(request: Request, sources: Sequence[Source], param: str, visit: Visit) -> list[bytes]:
     """The bytes of all images. The `fetch` stage is the time of the body and of what it names by URL."""
     server, context, began = server_of(request), context_of(request), time.monotonic()
-    course = context.course
-    course.under_way = "fetch"
+    stages = context.stages
+    stages.current = "fetch"
     try:
         allowance = Allowance(server.settings.max_body_bytes, visit.hold_body)
         images = await fetch_images(sources, param, server.fetcher, allowance)
     finally:
         if not all(isinstance(source, bytes) for source in sources):
-            course.passed(fetch=time.monotonic() - began)
-        seconds = course.seconds()["fetch"]
+            stages.record("fetch", time.monotonic() - began)
+        seconds = stages.seconds()["fetch"]
         server.metrics.stages["fetch"].observe(seconds, exemplar(context.request_id))
-    course.under_way = "images"
+    stages.current = "images"
     return images
 
 
@@ -155,9 +155,9 @@ async def until_gone(receive: Receive) -> None:
 def timing(request: Request, server: Server, encoded: Sequence[Encoded]) -> str:
     """The Server-Timing header; each stage is that of the image that spent most in it. Also counts and logs them."""
     context = context_of(request)
-    stages, label = {"fetch": context.course.seconds()["fetch"]}, exemplar(context.request_id)
+    stages, label = {"fetch": context.stages.seconds()["fetch"]}, exemplar(context.request_id)
     for name in ("probe", "prep", "queue", "copy_in", "encode", "copy_out"):
-        values = [getattr(e.timings, name) for e in encoded]
+        values = [e.seconds.get(name, 0.0) for e in encoded]
         stages[name] = max(values)
         for value in values:
             if value > 0:

@@ -193,7 +193,7 @@ async def _encoded(
     with contextlib.ExitStack() as attempt:
         charge = partial(entered.server.quotas.charge, caller)
         visit = attempt.enter_context(engine.gate.visit(caller, entered.deadline, charge, while_draining=True))
-        context_of(request).images = visit.courses
+        context_of(request).images = visit.stages
         files = await fetched(request, images, ITEMS, visit)
         wishes = Wishes(Output("tokens", engine.spec.dtype))
         encoded = await engine.encode(files, wishes, visit)

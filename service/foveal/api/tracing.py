@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from foveal import __version__
-from foveal.engine.course import Course, Stage
+from foveal.engine.stages import Stage, Stages
 from foveal.errors import ConfigurationError
 from foveal_client._proxies import is_this_machine
 
@@ -82,8 +82,8 @@ class Tracing:
         began: float,
         headers: Mapping[str, str],
         attributes: Mapping[str, Any],
-        course: Course,
-        images: Mapping[int, Course],
+        stages: Stages,
+        images: Mapping[int, Stages],
     ) -> str:
         """Write the spans of a request that is over; its trace id in hex. `began` is of time.monotonic().
 
@@ -100,7 +100,7 @@ class Tracing:
             span.set_status(self._trace.StatusCode.ERROR)
         if span.is_recording():
             around = self._trace.set_span_in_context(span)
-            for stage, more in _children(course, images, began):
+            for stage, more in _children(stages, images, began):
                 child = self._tracer.start_span(
                     stage.name, around, attributes=more, start_time=_at(stage.began, offset)
                 )
@@ -125,13 +125,13 @@ class Tracing:
             log.warning("the last spans could not be handed over", extra={"seconds": FLUSH_SECONDS})
 
 
-def _children(course: Course, images: Mapping[int, Course], began: float) -> Iterator[tuple[Stage, dict[str, Any]]]:
-    for stage in course.stages:
+def _children(stages: Stages, images: Mapping[int, Stages], began: float) -> Iterator[tuple[Stage, dict[str, Any]]]:
+    for stage in stages.passed:
         yield stage, {}
     for place, image in sorted(images.items())[:MAX_IMAGES]:
         more = {"foveal.image": place}
         ran = {"foveal.mode": image.mode, "foveal.budget": image.budget} if image.mode else {}
-        for stage in _since(image.stages, began):
+        for stage in _since(image.passed, began):
             yield stage, more | (ran if stage.name == "encode" else {})
 
 

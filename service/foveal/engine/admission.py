@@ -15,9 +15,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from foveal.engine.course import Course
 from foveal.engine.shares import Held, limit_for
 from foveal.engine.speed import Speed, TypicalSizes
+from foveal.engine.stages import Stages
 from foveal.errors import Draining, Overloaded, TooLarge
 from foveal.ipc.arena import Block
 from foveal.ipc.messages import Span
@@ -140,7 +140,7 @@ class Visit:
         self._running = 0
         self._expected = 0
         """Tokens held since `expect`, until the first image tells its own."""
-        self.courses: dict[int, Course] = {}
+        self.stages: dict[int, Stages] = {}
         """How far its images have come, by their place: those that were begun and not found in the cache."""
 
     def __enter__(self) -> Self:

@@ -11,10 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from foveal.engine.course import Stage
 from foveal.engine.demand import Demand
 from foveal.engine.filling import Pack
-from foveal.engine.items import Entry, Item, Timings
+from foveal.engine.items import Entry, Item
 from foveal.engine.packing import LONG_MILLISECONDS, least_finish, lone_pack, next_pack, predicted_milliseconds
 from foveal.engine.sent import SentPack
 from foveal.engine.sorted_items import some
@@ -50,7 +49,7 @@ class Batcher:
         """The workers that packs go to."""
         self._workers = workers
 
-    async def encode(self, item: Item, demand: Demand) -> Timings:
+    async def encode(self, item: Item, demand: Demand) -> None:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
         entry = Entry(item, asyncio.get_running_loop().create_future(), self._clock(), demand)
         self._entries.add(entry)
@@ -58,7 +57,7 @@ class Batcher:
             if not self._send_at_once(entry):
                 self._queue.put(entry)
                 self.pump()
-            return await entry.done
+            await entry.done
         finally:  # its caller may have left: then nothing of it waits any more
             entry.done.cancel()  # without effect on a settled one
             self._queue.discard(entry)
@@ -136,6 +135,7 @@ class Batcher:
 
     def _settle_done(self, pack: SentPack, result: PackDone) -> None:
         failures = {i: error_of(code, why) for i, code, why in result.failures}
+        seconds = result.copy_in_seconds, result.encode_seconds, result.copy_out_seconds
         for i, entry in enumerate(pack.entries):
             if not entry.is_wanted:
                 continue
@@ -144,17 +144,10 @@ class Batcher:
                 log.log(level, "item failed", extra={"code": failures[i].code, "reason": failures[i].message})
                 entry.done.set_exception(failures[i])
                 continue
-            timings = Timings(
-                queue=pack.sent - entry.arrival,
-                copy_in=result.copy_in_seconds,
-                encode=result.encode_seconds,
-                copy_out=result.copy_out_seconds,
-            )
-            course = entry.demand.course
-            course.mode, course.budget = result.mode, pack.budget.tokens if pack.budget else 0
-            course.stages.append(Stage("queue", entry.arrival, pack.sent))
-            course.passed(copy_in=timings.copy_in, encode=timings.encode, copy_out=timings.copy_out)
-            entry.done.set_result(timings)
+            stages = entry.demand.stages
+            stages.mode, stages.budget = result.mode, pack.budget.tokens if pack.budget else 0
+            stages.record_pack(entry.arrival, pack.sent, *seconds)
+            entry.done.set_result(None)
 
     def _run_apart(self, entries: Sequence[Entry]) -> None:
         """Halve the company of a failed pack until the guilty item stands alone and fails alone."""
@@ -250,4 +243,4 @@ def _fail(entries: Iterable[Entry], kind: type[FovealError], message: str) -> No
 def _tell(entries: Sequence[Entry], stage: str) -> None:
     """Note what these entries are in now."""
     for entry in entries:
-        entry.demand.course.under_way = stage
+        entry.demand.stages.current = stage

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
 
-from foveal.engine.course import Course
 from foveal.engine.demand import Asker, Demand
 from foveal.engine.items import Encoded
+from foveal.engine.stages import Stages
 from foveal.metrics import Metrics
 
 Result = TypeVar("Result")
@@ -88,9 +88,9 @@ class Flights(Generic[Result]):
     def __contains__(self, key: Key) -> bool:
         return key in self._flights
 
-    def course_of(self, key: Key) -> Course:
+    def stages_of(self, key: Key) -> Stages:
         """How far a flight that there is has come."""
-        return self._flights[key].demand.course
+        return self._flights[key].demand.stages
 
     async def join(self, key: Key, asker: Asker, start: Callable[[Demand], Awaitable[Result]]) -> Result:
         """The result of `key`'s flight, started if there is none; it is told of who joins and leaves.

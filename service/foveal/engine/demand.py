@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foveal.engine.course import Course
 from foveal.engine.sorted_items import SortedItems, some
+from foveal.engine.stages import Stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Demand:
         """The first deadline of those who wait."""
         self.last_deadline: float | None = None
         """When nobody's deadline is still to come; None where one of them has none."""
-        self.course = Course()
+        self.stages = Stages()
         """How far the image has come."""
         self.changed: Callable[[], None] = nobody
         """Called after each change: the queue that it waits in puts it into another place."""

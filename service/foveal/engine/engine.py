@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from foveal.engine.admission import Gate, Visit
 from foveal.engine.cache import EncoderCache, Flights, Key
 from foveal.engine.demand import Asker, Demand
-from foveal.engine.items import Encoded, Item, Timings, Wishes, blame
+from foveal.engine.items import Encoded, Item, Wishes, blame
 from foveal.engine.keys import HASH_OFF_LOOP_BYTES, Keys, sha256_of
 from foveal.engine.memory import Allocator
 from foveal.engine.pixel_plan import plan_within
@@ -50,7 +50,7 @@ class Encoder(Protocol):
     def expect(self, num_tokens: int, num_patches: int, demand: Demand) -> AbstractContextManager[None]:
         """Count an image that will come; raises TooLarge, DeadlineExceeded or Overloaded if it cannot be in time."""
 
-    async def encode(self, item: Item, demand: Demand) -> Timings:
+    async def encode(self, item: Item, demand: Demand) -> None:
         """Write the embedding; raises Unavailable, DeadlineExceeded or `internal`."""
 
     @property
@@ -177,10 +177,10 @@ class Engine:
         asker = Asker(visit.caller, wishes.priority, visit.deadline)
         if joins:
             visit.expect_no_more()
-            visit.courses[i] = self._flights.course_of(key)
+            visit.stages[i] = self._flights.stages_of(key)
 
         def start(demand: Demand) -> Awaitable[Encoded]:
-            visit.courses[i] = demand.course
+            visit.stages[i] = demand.stages
             return self._encode(key, digest, image, wishes, visit, demand)
 
         encoded = await self._flights.join(key, asker, start)
@@ -193,8 +193,8 @@ class Engine:
         self, key: Key, digest: str, image: bytes, wishes: Wishes, visit: Visit, demand: Demand
     ) -> Encoded:
         """One flight: probe, admission, prep, queue, worker, cache."""
-        course = demand.course
-        course.under_way = "probe"
+        stages = demand.stages
+        stages.current = "probe"
         if not self._encoder.is_hopeful:
             raise Unavailable("no worker is ready; see /ready, and try again", retry_after=1.0)
         if not visit.expect():
@@ -202,8 +202,8 @@ class Engine:
         block = await self.memory.images.block(len(image))
         block.view[:] = np.frombuffer(image, np.uint8)
         probed = await self._prep.probe(block, demand)
-        course.passed(probe=probed.seconds)
-        course.under_way = "admission"
+        stages.record("probe", probed.seconds)
+        stages.current = "admission"
         plan = plan_within(self.spec, probed, wishes, self.max_image_tokens)
         grid, num_tokens = plan.grid, plan.num_tokens
         rows_bytes = grid.num_patches * plan.row_bytes
@@ -211,15 +211,15 @@ class Engine:
         in_time = self._encoder.expect(num_tokens, grid.num_patches, demand)
         with in_time, await visit.admit(num_tokens, rows_bytes, embedding_bytes):
             rows = await self.memory.rows.block(rows_bytes)
-            course.under_way = "prep"
+            stages.current = "prep"
             prepared = await self._prep.prepare(block, rows, plan, wishes.background, demand, probed.work)
             del block
-            course.passed(prep=prepared.seconds)
-            course.under_way = "queue"
+            stages.record("prep", prepared.seconds)
+            stages.current = "queue"
             embedding = await self.memory.embeddings.block(embedding_bytes)
             item = Item(grid, num_tokens, rows, embedding, wishes.output)
-            timings = await self._encoder.encode(item, demand)
-            course.under_way = ""
+            await self._encoder.encode(item, demand)
+            stages.current = ""
         self.gate.speed.count(num_tokens)
         encoded = Encoded(
             embedding=embedding,
@@ -230,7 +230,7 @@ class Engine:
             image_size=(probed.width, probed.height),
             sha256=digest,
             key=key,
-            timings=replace(timings, probe=probed.seconds, prep=prepared.seconds),
+            seconds=stages.seconds(),
         )
         self.cache.put(key, encoded)
         return encoded

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
 
 from foveal.engine.demand import Demand
 from foveal.errors import DtypeOverflow, FovealError
@@ -40,18 +43,6 @@ def blame(error: FovealError, wishes: Wishes) -> FovealError:
 
 
 @dataclass(frozen=True)
-class Timings:
-    """Seconds of each stage of one image; 0 where a stage was not needed."""
-
-    probe: float = 0.0
-    prep: float = 0.0
-    queue: float = 0.0
-    copy_in: float = 0.0
-    encode: float = 0.0
-    copy_out: float = 0.0
-
-
-@dataclass(frozen=True)
 class Item:
     """One image made ready for a worker: uint8 patch rows, and a place for its embedding."""
 
@@ -72,7 +63,7 @@ class Entry:
     """An item in the queue with its future and times. Times are of time.monotonic()."""
 
     item: Item
-    done: asyncio.Future[Timings]
+    done: asyncio.Future[None]
     arrival: float
     demand: Demand = field(default_factory=Demand)
     lost_with: int = 0
@@ -111,8 +102,7 @@ class Entry:
         return not self.done.done()
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """One image's embedding, in the arena, with what belongs to it. Immutable, shared by callers and cache."""
 
     embedding: Block
@@ -127,7 +117,8 @@ class Encoded:
     key: str
     """Content key: names this embedding and no other (engine/keys.py)."""
     cached: bool = False
-    timings: Timings = field(default_factory=Timings)
+    seconds: Mapping[str, float] = {}
+    """Of each stage that its caller waited for."""
 
     @property
     def num_bytes(self) -> int:
@@ -136,8 +127,8 @@ class Encoded:
 
     def as_hit(self) -> Encoded:
         """The same embedding, as a caller sees it who did not wait for it."""
-        return replace(self, cached=True, timings=Timings())
+        return msgspec.structs.replace(self, cached=True, seconds={})
 
     def as_joined(self, waited: float) -> Encoded:
         """The same embedding, as a caller sees it who joined another's flight and waited so many seconds."""
-        return replace(self, timings=Timings(queue=waited))
+        return msgspec.structs.replace(self, seconds={"queue": waited})

@@ -12,7 +12,7 @@ from foveal.engine.child import Program, run_all
 from foveal.engine.demand import Demand
 from foveal.engine.forecast import Forecast
 from foveal.engine.gpu_watch import GpuWatch
-from foveal.engine.items import Item, Timings
+from foveal.engine.items import Item
 from foveal.engine.lateness import Patience
 from foveal.engine.worker import Worker
 from foveal.ipc.messages import Configure
@@ -81,7 +81,7 @@ class Pool:
         """Count an image that will come; raises TooLarge, DeadlineExceeded or Overloaded if it cannot be in time."""
         return self.forecast.expect(num_tokens, num_patches, demand)
 
-    async def encode(self, item: Item, demand: Demand) -> Timings:
+    async def encode(self, item: Item, demand: Demand) -> None:
         """Queue an item and wait until its embedding is written; raises Unavailable, DeadlineExceeded or `internal`."""
         return await self._batcher.encode(item, demand)
 

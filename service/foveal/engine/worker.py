@@ -11,7 +11,6 @@ from typing import cast
 
 from foveal.engine.child import Child, Program, in_words
 from foveal.engine.estimates import Estimates
-from foveal.engine.items import Timings
 from foveal.engine.ladder import Attention, Ladder
 from foveal.engine.lateness import Patience, Watch
 from foveal.engine.sent import SentPack
@@ -205,7 +204,7 @@ class Worker:
         self._metrics.worker_up.labels(self.name).set(self._is_up)
         return was_up != self._is_up
 
-    def _give_up_unwanted(self, pack_id: int, _: asyncio.Future[Timings]) -> None:
+    def _give_up_unwanted(self, pack_id: int, _: asyncio.Future[None]) -> None:
         """Tell it to leave a pack when the last who waited for one of its entries has gone."""
         pack = self._packs.get(pack_id)
         if pack is not None and not pack.is_wanted:

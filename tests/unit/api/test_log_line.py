@@ -68,7 +68,7 @@ async def test_how_packs_ran_is_in_the_line(watched: Watched) -> None:
     encode = watched.fake.pool.encode
 
     async def told(item: Any, demand: Any) -> Any:
-        demand.course.mode, demand.course.budget = ("graph", 64) if item.num_tokens < 80 else ("eager", 0)
+        demand.stages.mode, demand.stages.budget = ("graph", 64) if item.num_tokens < 80 else ("eager", 0)
         return await encode(item, demand)
 
     watched.fake.pool.encode = told  # type: ignore[method-assign]

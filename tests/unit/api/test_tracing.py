@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from foveal.api.app import create_app
 from foveal.api.context import Server
 from foveal.api.tracing import MAX_IMAGES, Tracing, make_tracing
-from foveal.engine.course import Course, Stage
+from foveal.engine.stages import Stage, Stages
 from foveal.errors import ConfigurationError
 from foveal.settings import Settings
 from tests.fakes import fake_service, picture
@@ -84,25 +84,25 @@ async def test_a_refused_request_shows_how_far_it_came(tracing: Tracing, exporte
 
 @pytest.mark.parametrize("bad", ["", "x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{PARENT}", "\x00" * 3000])
 def test_a_malformed_traceparent_is_none(bad: str, tracing: Tracing, exporter: InMemorySpanExporter) -> None:
-    trace_id = tracing.record("x", time.monotonic(), {"traceparent": bad}, OK, Course(), {})
+    trace_id = tracing.record("x", time.monotonic(), {"traceparent": bad}, OK, Stages(), {})
     assert trace_id != TRACE and named(exporter)["x"].parent is None
 
 
 def test_a_caller_who_does_not_sample_is_not_sampled(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
-    assert tracing.record("x", time.monotonic(), headers, OK, Course(), {}) == TRACE
+    assert tracing.record("x", time.monotonic(), headers, OK, Stages(), {}) == TRACE
     assert not exporter.get_finished_spans()
 
 
 def test_a_failure_of_ours_is_an_error(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
-    tracing.record("x", time.monotonic(), {}, {"http.response.status_code": 503}, Course(), {})
+    tracing.record("x", time.monotonic(), {}, {"http.response.status_code": 503}, Stages(), {})
     assert named(exporter)["x"].status.status_code is StatusCode.ERROR
 
 
 def test_a_request_of_many_images_has_the_spans_of_some(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     now = time.monotonic()
-    images = {i: Course(stages=[Stage("encode", now, now + 1)], mode="graph", budget=512) for i in range(50)}
-    tracing.record("x", now, {}, OK, Course(), images)
+    images = {i: Stages(passed=[Stage("encode", now, now + 1)], mode="graph", budget=512) for i in range(50)}
+    tracing.record("x", now, {}, OK, Stages(), images)
     shown = [dict(span.attributes or {}) for span in exporter.get_finished_spans() if span.name == "encode"]
     assert shown == [{"foveal.image": i, "foveal.mode": "graph", "foveal.budget": 512} for i in range(MAX_IMAGES)]
 
@@ -111,8 +111,8 @@ def test_of_an_image_under_way_before_only_what_was_waited_for_is_shown(
     tracing: Tracing, exporter: InMemorySpanExporter
 ) -> None:
     now = time.monotonic()
-    others = Course(stages=[Stage("probe", now - 9, now - 8), Stage("queue", now - 8, now + 1)])
-    tracing.record("x", now, {}, OK, Course(), {0: others})
+    others = Stages(passed=[Stage("probe", now - 9, now - 8), Stage("queue", now - 8, now + 1)])
+    tracing.record("x", now, {}, OK, Stages(), {0: others})
     spans = named(exporter)
     assert set(spans) == {"x", "queue"} and spans["queue"].start_time == spans["x"].start_time
 
@@ -146,6 +146,6 @@ async def test_a_collector_that_does_not_answer_does_not_keep_the_server_from_en
     monkeypatch.setattr("foveal.api.tracing.FLUSH_SECONDS", 0.05)
     tracing = make_tracing("http://127.0.0.1:9")  # nobody listens there: the exporter tries again and again
     assert tracing is not None
-    tracing.record("x", time.monotonic(), {}, OK, Course(), {})
+    tracing.record("x", time.monotonic(), {}, OK, Stages(), {})
     await tracing.stop()
     assert "could not be handed over" in caplog.text

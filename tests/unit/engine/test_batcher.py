@@ -89,7 +89,7 @@ async def test_an_idle_worker_starts_at_once_and_a_busy_one_collects(worker: Fak
     stage.settle(worker, done())
     assert [len(p.entries) for p in worker.packs] == [3]
     stage.settle(worker, done())
-    assert all(timings.encode == 0.002 for timings in await asyncio.gather(*tasks))
+    await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize(("code", "level"), [("internal", "ERROR"), ("dtype_overflow", "INFO")])
